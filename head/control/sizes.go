@@ -1,0 +1,64 @@
+package control
+
+import (
+	"slices"
+
+	"github.com/troupe-runtime/troupe/head/schedule"
+	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
+
+// checkSizes: the size that is asked for is an allowed one, and one that can be changed.
+func checkSizes(s api.JobSpec, bad func(string, string, ...any)) {
+	z := s.Sizes
+	switch {
+	case z == nil:
+		return
+	case !z.Any():
+		bad("/sizes", "allows nothing: give min and max, or a set")
+	case len(z.Set) > 0 && (z.Min != 0 || z.Max != 0 || z.Multiple != 0):
+		bad("/sizes", "a set, or min and max; not both")
+	case len(z.Set) == 0 && (z.Min < 1 || z.Max < z.Min):
+		bad("/sizes", "min %d and max %d: at least 1, and not more than max", z.Min, z.Max)
+	case !z.Allows(s.Ranks, s.Ranks):
+		bad("/ranks", "%d is not one of the allowed sizes", s.Ranks)
+	}
+	if s.PlacementGroup != "" || s.Kind == api.KindActor {
+		bad("/sizes", "a job in a placement group, or an actor, has one size")
+	}
+}
+
+// startSize is the size that a new job starts with: the largest allowed one, up to what is
+// asked for, that fits now; else the smallest that can ever fit, which starts soonest.
+func (h *Head) startSize(v *state.View, id string, spec api.JobSpec, gs api.GroupSpec) (int64, []api.Placed) {
+	if placement := h.placeNow(v, id, gs); placement != nil || !spec.Sizes.Any() {
+		return spec.Ranks, placement
+	}
+	least := spec.Ranks
+	for _, n := range spec.Sizes.Below(spec.Ranks, maxRanks) {
+		least = n
+	}
+	for _, n := range spec.Sizes.Below(spec.Ranks, mostSizes) {
+		gs.Bundles = slices.Repeat(gs.Bundles[:1], int(n))
+		if placement := h.placeNow(v, id, gs); placement != nil {
+			return n, placement
+		}
+	}
+	return least, nil
+}
+
+// neverSized refuses a job none of whose sizes the cluster could hold even when empty.
+func (h *Head) neverSized(v *state.View, spec api.JobSpec, gs api.GroupSpec) *api.Problem {
+	p := h.never(v, gs)
+	if p == nil || !spec.Sizes.Any() {
+		return p
+	}
+	nodes := h.snapshotOf(v).Nodes
+	for _, n := range spec.Sizes.Below(spec.Ranks, maxRanks) {
+		gs.Bundles = slices.Repeat(gs.Bundles[:1], int(n))
+		if schedule.Never(nodes, gs) == nil {
+			return nil
+		}
+	}
+	return p
+}

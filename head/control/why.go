@@ -1,0 +1,178 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
+
+// Why explains a job, placement group or node: job/x, pg/x, node/x, or a bare id.
+func (h *Head) Why(_ context.Context, target string) (api.Why, error) {
+	v := h.Store.View()
+	kind, id, typed := strings.Cut(target, "/")
+	if !typed {
+		kind, id = "", target
+	}
+	if kind == "any" {
+		kind = ""
+	}
+	if kind == "job" || kind == "actor" || kind == "" {
+		j, err := v.Resolve(id)
+		if err == nil {
+			return h.whyJob(v, j), nil
+		}
+		if kind != "" {
+			return api.Why{}, h.problemOf(err)
+		}
+	}
+	if kind == "pg" || kind == "gang" || kind == "" {
+		g, err := resolveGroup(v, id)
+		if err == nil {
+			return h.whyGroup(v, g), nil
+		}
+		if kind != "" {
+			return api.Why{}, err
+		}
+	}
+	if kind == "node" || kind == "" {
+		for _, n := range v.Nodes() {
+			if n.ID == id || n.Info.Name == id {
+				return h.whyNode(v, n), nil
+			}
+		}
+	}
+	p := problem(404, "TRP-A404", api.ExitNotFound, "not found", "nothing is named %q", cut(target, 100))
+	p.Help = "troupe why job/ID, pg/ID or node/NAME"
+	return api.Why{}, p
+}
+
+// counted is a number of things.
+func counted(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
+
+func (h *Head) recent(v *state.View, object string) []api.Event {
+	var out []api.Event
+	for _, e := range v.RecentEvents(object, 10) {
+		out = append(out, eventView(e))
+	}
+	return out
+}
+
+func (h *Head) whyJob(v *state.View, j *state.Job) api.Why {
+	w := api.Why{Target: "job/" + j.ID, State: string(j.State), Events: h.recent(v, "job/"+j.ID)}
+	last := j.Last()
+	switch j.State {
+	case api.Queued:
+		w.Reasons = h.reasonsFor(v, j.Group)
+		if g := v.Group(j.Group); g != nil && g.State == api.GroupPlaced {
+			w.Reasons = h.whyInGroup(v, j, g)
+		}
+		w.Answer = "It waits for resources."
+		if len(w.Reasons) > 0 {
+			w.Answer = "It waits: " + w.Reasons[0].Text
+		}
+	case api.Reserved:
+		w.Answer = "Every bundle is placed; its first attempt starts as soon as its first node offers a master port."
+	case api.Starting:
+		w.Answer = "Agents start its ranks."
+		if last != nil {
+			w.Answer = fmt.Sprintf("Attempt %d: agents start its ranks; %s.", last.Number, h.startedText(v, last))
+		}
+	case api.Running:
+		w.Answer = "It runs."
+		if last != nil {
+			w.Answer = fmt.Sprintf("It runs: attempt %d, %s on %s.", last.Number, counted(len(last.Ranks), "rank"), counted(len(last.Allocs), "node"))
+		}
+	case api.Recovering:
+		w.Answer = "An attempt failed and the next one is being started."
+		if j.Reason != nil {
+			w.Answer = "It recovers: " + j.Reason.Text
+		}
+	case api.Stopping:
+		w.Answer = "A stop was asked for; its ranks are being ended."
+		if j.Stop != nil {
+			w.Answer = "It is being stopped: " + j.Stop.Reason
+		}
+	case api.Succeeded, api.Failed, api.Stopped, api.Preempted:
+		w.Answer = "It has ended: " + string(j.State)
+		if j.Reason != nil && j.Reason.Text != "" {
+			w.Answer += ": " + j.Reason.Text
+		}
+	case api.Draining, api.Held, api.Suspended:
+		w.Answer = "It is " + string(j.State) + "."
+	}
+	if j.Reason != nil && len(w.Reasons) == 0 {
+		w.Reasons = []api.Reason{*j.Reason}
+	}
+	if j.State != api.Queued { // there the scheduler names them
+		w.Reasons = append(w.Reasons, h.whyExcluded(v, j)...)
+	}
+	return w
+}
+
+func (h *Head) startedText(v *state.View, last *state.Attempt) string {
+	n := 0
+	var waits []string
+	for _, id := range last.Allocs {
+		if a := v.Alloc(id); a != nil && a.Started {
+			n++
+		} else if a != nil {
+			waits = append(waits, a.Node)
+		}
+	}
+	if len(waits) == 0 {
+		return fmt.Sprintf("%d of %d nodes have", n, len(last.Allocs))
+	}
+	return fmt.Sprintf("%d of %d nodes have, still waiting for %s", n, len(last.Allocs), strings.Join(waits, ", "))
+}
+
+// whyInGroup explains a job that waits for bundles of an existing group.
+func (h *Head) whyInGroup(_ *state.View, j *state.Job, g *state.Group) []api.Reason {
+	var out []api.Reason
+	for r := range j.Spec.Ranks {
+		b := state.BundleOf(j.Spec, r)
+		if b >= 0 && b < int64(len(g.Placed)) && g.Placed[b].UsedBy != "" && g.Placed[b].UsedBy != j.ID {
+			out = append(out, api.Reason{
+				Code: api.ReasonBusy, Text: fmt.Sprintf("bundle %d of placement group %s is used by job %s", b, g.ID, g.Placed[b].UsedBy),
+				Blockers: []string{"job/" + g.Placed[b].UsedBy}, Frees: "the end of job " + g.Placed[b].UsedBy,
+			})
+		}
+	}
+	return out
+}
+
+func (h *Head) whyGroup(v *state.View, g *state.Group) api.Why {
+	w := api.Why{Target: "pg/" + g.ID, State: string(g.State), Events: h.recent(v, "pg/"+g.ID)}
+	switch g.State {
+	case api.GroupPending:
+		w.Reasons = h.reasonsFor(v, g.ID)
+		w.Answer = "It waits for resources."
+		if len(w.Reasons) > 0 {
+			w.Answer = "It waits: " + w.Reasons[0].Text
+		}
+	case api.GroupPlaced:
+		w.Answer = fmt.Sprintf("It holds all of its %d bundles.", len(g.Placed))
+	case api.GroupRemoving:
+		w.Answer = "It is being removed; what processes still use stays charged until they are proven gone."
+	case api.GroupRemoved:
+		w.Answer = "It was removed."
+	}
+	return w
+}
+
+func (h *Head) whyNode(v *state.View, n *state.Node) api.Why {
+	w := api.Why{Target: "node/" + n.ID, State: string(n.State), Events: h.recent(v, "node/"+n.ID)}
+	w.Answer = "It is ready and takes new work."
+	if n.State != api.NodeReady {
+		w.Answer = fmt.Sprintf("It takes nothing new: %s.", n.Why)
+		w.Reasons = []api.Reason{{Code: api.ReasonHealth, Text: n.Why, Where: n.ID, Frees: "the agent's return"}}
+	}
+	return w
+}

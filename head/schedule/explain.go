@@ -1,0 +1,360 @@
+package schedule
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/troupe-runtime/troupe/runtime/api"
+	"github.com/troupe-runtime/troupe/runtime/unit"
+)
+
+// named is how many blockers a reason names; proved how many holders are tried for
+// "what would free it", each try being one placement.
+const (
+	named  = 32
+	proved = 12
+)
+
+// explainer says why requests wait, on the capacity that is left after the cycle (P7).
+type explainer struct {
+	s       Snapshot
+	free    *overlay // at the end of the cycle
+	start   *overlay // at its beginning
+	empty   *overlay
+	holders []Holder // with what this cycle placed, in order of names
+	fresh   map[string]*Request
+	at      map[string]int // node id → index in any of the overlays
+}
+
+func newExplainer(s Snapshot, free *overlay, placed []placedNow) *explainer {
+	x := &explainer{s: s, free: free, start: newOverlay(s.Nodes), empty: emptied(s.Nodes), fresh: map[string]*Request{}, at: map[string]int{}}
+	for ni := range x.empty.nodes {
+		x.at[x.empty.nodes[ni].id] = ni
+	}
+	x.holders = slices.Clone(s.Holders)
+	for _, p := range placed {
+		x.fresh[p.request.ID] = p.request
+		x.holders = append(x.holders, x.holderOf(p))
+	}
+	slices.SortFunc(x.holders, func(a, b Holder) int {
+		return cmp.Or(naturalCompare(a.called(), b.called()), cmp.Compare(a.Group, b.Group))
+	})
+	return x
+}
+
+// called is the holder's name for people.
+func (h *Holder) called() string {
+	if h.Name != "" {
+		return h.Name
+	}
+	return h.Group
+}
+
+// holderOf turns a placement of this cycle into a holder like any other.
+func (x *explainer) holderOf(p placedNow) Holder {
+	h := Holder{Group: p.request.ID, Name: p.request.Name}
+	for i, at := range p.at {
+		b := &p.request.Spec.Bundles[i]
+		h.Nodes = append(h.Nodes, at.Node)
+		h.CPU, h.Memory, h.GPUs = h.CPU+b.CPU, h.Memory+b.Memory, h.GPUs+b.GPUs
+		held := Held{Node: at.Node, CPU: b.CPU, Memory: b.Memory, Devices: at.Devices, Share: b.Share}
+		if b.Share > 0 {
+			held.GPUMemory = x.shareBytesOf(at, b)
+		}
+		h.Bundles = append(h.Bundles, held)
+	}
+	h.Nodes = sortedCopy(h.Nodes)
+	return h
+}
+
+func (x *explainer) shareBytesOf(at api.Placed, b *api.Bundle) unit.Bytes {
+	n := &x.start.nodes[x.at[at.Node]]
+	for d := range n.gpus {
+		if len(at.Devices) == 1 && n.gpus[d].uuid == at.Devices[0] {
+			return unit.Bytes(n.gpus[d].shareBytes(&class{share: b.Share, gpuMem: int64(b.GPUMemory)}))
+		}
+	}
+	return b.GPUMemory
+}
+
+// explain gives at least one reason. The first is the one to show where there is room
+// for one.
+func (x *explainer) explain(r *Request) []api.Reason {
+	d := newDemand(r)
+	need := d.sum().text(d.sum())
+	if len(r.Spec.Bundles) == 0 {
+		return []api.Reason{{
+			Code: api.ReasonBadSpec, Text: "the group has no bundles, so there is nothing to place",
+			Frees: "a request with at least one bundle",
+		}}
+	}
+	if len(x.s.Nodes) == 0 {
+		return []api.Reason{{
+			Code: api.ReasonFit, Text: "no node has joined; the request needs " + need, Need: need, Have: "no node",
+			Missing: need, Frees: "a node that joins the cluster: troupe worker start",
+		}}
+	}
+	if never := Never(x.s.Nodes, r.Spec); never != nil {
+		return []api.Reason{*never}
+	}
+
+	short := findShortage(x.free, d, false)
+	fit := api.Reason{
+		Code: short.code, Text: short.text, Need: short.need, Have: short.have,
+		Missing: short.missing, Where: short.where,
+	}
+	order, orderly := x.orderReason(r, d)
+	health, ill, cure := x.healthReason(d)
+	blockers := x.blockers(d, short.lack)
+	releasing := slices.DeleteFunc(slices.Clone(blockers), func(h Holder) bool { return !h.Releasing })
+	fit.Blockers = names(blockers)
+	fit.Frees = x.frees(d, blockers, cure)
+	if len(blockers) > 0 {
+		fit.Text += "; held by " + shortList(names(blockers))
+	}
+
+	var out []api.Reason
+	if why, ok := x.avoidReason(d); ok {
+		out = append(out, why)
+	}
+	if orderly {
+		out = append(out, order)
+	}
+	if ill && cure {
+		out = append(out, health)
+	}
+	release := x.releasingReason(releasing)
+	if len(releasing) > 0 && x.fitsWithout(d, releasing) {
+		out = append(out, release, fit)
+	} else if len(releasing) > 0 {
+		out = append(out, fit, release)
+	} else {
+		out = append(out, fit)
+	}
+	if ill && !cure {
+		out = append(out, health)
+	}
+	return out
+}
+
+// orderReason: the request would have fitted at the beginning of the cycle, and those
+// whose turn came first took the room.
+func (x *explainer) orderReason(r *Request, d *demand) (api.Reason, bool) {
+	if len(x.fresh) == 0 || place(x.start, d).spots == nil {
+		return api.Reason{}, false
+	}
+	var ahead []string
+	for i := range x.holders {
+		h := &x.holders[i]
+		f := x.fresh[h.Group]
+		if f == nil || !x.inTheWay(d, h, amount{}) {
+			continue
+		}
+		ahead = append(ahead, fmt.Sprintf("%s (%s)", h.called(), x.turn(f, r)))
+	}
+	if len(ahead) == 0 {
+		return api.Reason{}, false
+	}
+	bare := make([]string, 0, len(ahead))
+	for i := range x.holders {
+		if h := &x.holders[i]; x.fresh[h.Group] != nil && x.inTheWay(d, h, amount{}) {
+			bare = append(bare, h.called())
+		}
+	}
+	return api.Reason{
+		Code: api.ReasonOrder, Text: "would fit, but the room went to " + shortList(ahead),
+		Blockers: bare[:min(len(bare), named)], Frees: "the end of " + shortList(bare),
+	}, true
+}
+
+// turn says why the other request was placed and this one not.
+func (x *explainer) turn(other, r *Request) string {
+	switch {
+	case other.Spec.Priority > r.Spec.Priority:
+		return fmt.Sprintf("priority %d over %d", other.Spec.Priority, r.Spec.Priority)
+	case byTurn(*other, *r) < 0:
+		return "submitted earlier"
+	}
+	return "smaller, fitted beside"
+}
+
+// healthReason names nodes that would serve the request and are not ready, and devices
+// that are not well. cure says that with them the request would fit.
+func (x *explainer) healthReason(d *demand) (reason api.Reason, ill, cure bool) {
+	well := x.free.clone()
+	var who, said []string
+	for ni := range well.nodes {
+		n := &well.nodes[ni]
+		if !d.inPool(n) || !slices.ContainsFunc(d.classes, func(c *class) bool {
+			return hasLabels(n, c) && x.empty.nodes[ni].count(c, 1) > 0
+		}) {
+			continue
+		}
+		if !n.ready {
+			n.ready = true
+			who = append(who, n.name)
+			said = append(said, n.name+" is not ready ("+cmp.Or(n.why, "no reason given")+")")
+		}
+		var sick int64
+		var why string
+		for g := range n.gpus {
+			if !n.gpus[g].healthy && d.wantsGPU() {
+				n.gpus[g].healthy = true
+				why = cmp.Or(why, n.gpus[g].why)
+				sick++
+			}
+		}
+		if sick > 0 {
+			who = append(who, n.name)
+			text := fmt.Sprintf("%s of %s unhealthy", plural(sick, "GPU"), n.name)
+			if why != "" {
+				text += " (" + why + ")"
+			}
+			said = append(said, text)
+		}
+	}
+	if len(who) == 0 {
+		return api.Reason{}, false, false
+	}
+	who = slices.Compact(who)
+	reason = api.Reason{
+		Code: api.ReasonHealth, Text: strings.Join(said[:min(len(said), listed)], "; "),
+		Blockers: who[:min(len(who), named)],
+	}
+	if len(said) > listed {
+		reason.Text += fmt.Sprintf(" and %d more", len(said)-listed)
+	}
+	cure = place(well, d).spots != nil
+	reason.Frees = "not enough by itself: see the other reasons"
+	if cure {
+		reason.Frees = shortList(who) + " being ready and well again"
+	}
+	return reason, true, cure
+}
+
+func (d *demand) wantsGPU() bool {
+	return slices.ContainsFunc(d.classes, func(c *class) bool { return c.gpus > 0 || c.share > 0 })
+}
+
+func (x *explainer) releasingReason(releasing []Holder) api.Reason {
+	who := names(releasing)
+	return api.Reason{
+		Code:     api.ReasonReleasing,
+		Text:     shortList(who) + " ended, but what it held is free only when its processes are proven gone",
+		Blockers: who, Frees: "the proof that the processes of " + shortList(who) + " are gone",
+	}
+}
+
+// blockers are the holders on nodes that would serve the request if they were empty,
+// of those things that are short.
+func (x *explainer) blockers(d *demand, lack amount) []Holder {
+	var out []Holder
+	for i := range x.holders {
+		if x.inTheWay(d, &x.holders[i], lack) {
+			out = append(out, x.holders[i])
+		}
+	}
+	return out
+}
+
+func (x *explainer) inTheWay(d *demand, h *Holder, lack amount) bool {
+	if !lack.isZero() && !h.holdsAnyOf(lack) {
+		return false
+	}
+	for _, id := range h.Nodes {
+		ni, ok := x.at[id]
+		if !ok {
+			continue
+		}
+		n := &x.empty.nodes[ni]
+		if !d.inPool(n) {
+			continue
+		}
+		for _, c := range d.classes {
+			if hasLabels(n, c) && n.count(c, 1) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (h *Holder) holdsAnyOf(lack amount) bool {
+	if lack.cpu > 0 && h.CPU > 0 || lack.mem > 0 && h.Memory > 0 {
+		return true
+	}
+	if lack.gpus == 0 && lack.share == 0 {
+		return false
+	}
+	return h.GPUs > 0 || slices.ContainsFunc(h.Bundles, func(b Held) bool { return len(b.Devices) > 0 })
+}
+
+func names(hs []Holder) []string {
+	var out []string
+	for i := range hs {
+		if i == named {
+			break
+		}
+		out = append(out, hs[i].called())
+	}
+	return out
+}
+
+// frees says what would let the request start. Where the caller said what the holders
+// hold, it is proven by placing the request without them.
+func (x *explainer) frees(d *demand, blockers []Holder, cure bool) string {
+	if len(blockers) == 0 {
+		if cure {
+			return "the nodes and devices named here being ready and well again"
+		}
+		return "more nodes, or a smaller request"
+	}
+	for _, h := range blockers[:min(len(blockers), proved)] {
+		if x.fitsWithout(d, []Holder{h}) {
+			return "the end of " + h.called() + " alone"
+		}
+	}
+	for n := 2; n <= min(len(blockers), proved); n++ {
+		if x.fitsWithout(d, blockers[:n]) {
+			return "the end of " + strings.Join(names(blockers[:n]), " and ")
+		}
+	}
+	if len(blockers) == 1 {
+		return "the end of " + blockers[0].called() + ", or more nodes"
+	}
+	return "the end of enough of " + shortList(names(blockers)) + ", or more nodes"
+}
+
+// fitsWithout reports whether the request is proven to fit once the holders are gone.
+func (x *explainer) fitsWithout(d *demand, gone []Holder) bool {
+	o := x.free.clone()
+	for i := range gone {
+		if len(gone[i].Bundles) == 0 {
+			return false
+		}
+		for _, b := range gone[i].Bundles {
+			if ni, ok := x.at[b.Node]; ok {
+				o.nodes[ni].giveBack(b)
+			}
+		}
+	}
+	return place(o, d).spots != nil
+}
+
+func (n *nodeState) giveBack(b Held) {
+	n.cpu = min(n.capCPU, satAdd(n.cpu, max(0, int64(b.CPU))))
+	n.mem = min(n.capMem, satAdd(n.mem, max(0, int64(b.Memory))))
+	for d := range n.gpus {
+		g := &n.gpus[d]
+		switch {
+		case !slices.Contains(b.Devices, g.uuid):
+		case b.Share > 0:
+			g.share = min(wholeShare, g.share+b.Share)
+			g.free = min(g.usable, satAdd(g.free, max(0, int64(b.GPUMemory))))
+		default:
+			g.share, g.free = wholeShare, g.usable
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package state
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
+
+// remember stores an idempotency key, or answers for one that is known already.
+func (t *tx) remember(key, fingerprint, result string) any {
+	if key == "" {
+		return nil
+	}
+	if k := t.Key(key); k != nil {
+		if k.Fingerprint != fingerprint {
+			return refuse("key-reused", "the idempotency key was used for another request")
+		}
+		return &Made{ID: k.Result, At: k.At}
+	}
+	t.put(tIdem, &Idempotency{Key: key, Fingerprint: fingerprint, Result: result, At: t.now, Seq: t.index})
+	t.meta.Keys++
+	if t.meta.Keys > keptKeys {
+		if old := first[Idempotency](t.txn, tIdem, "seq"); old != nil {
+			t.drop(tIdem, old)
+			t.meta.Keys--
+		}
+	}
+	return nil
+}
+
+func createGroup(t *tx, c CreateGroup) any {
+	if r := t.remember(c.Key, c.Fingerprint, c.ID); r != nil {
+		return r
+	}
+	if c.ID == "" || t.Group(c.ID) != nil {
+		return refuse("exists", "placement group "+c.ID+" exists already")
+	}
+	t.newGroup(c.ID, c.Spec, "", c.Placement)
+	return &Made{ID: c.ID}
+}
+
+// newGroup queues a group and places it at once if it may and fits.
+func (t *tx) newGroup(id string, spec api.GroupSpec, job string, placement []api.Placed) bool {
+	g := &Group{ID: id, Spec: spec, State: api.GroupPending, Job: job, Seq: t.index, Created: t.now, Index: t.index}
+	t.put(tGroup, g)
+	t.event("pg-created", "pg/"+id, "%s, %s", plural(len(spec.Bundles), "bundle"), spec.Strategy)
+	if placement == nil {
+		return false
+	}
+	c := *g
+	if err := t.place(&c, placement); err != nil {
+		return false // it waits; the scheduler looks again
+	}
+	t.placedEvent(&c)
+	return true
+}
+
+func (t *tx) placedEvent(g *Group) {
+	nodes := map[string]bool{}
+	for _, b := range g.Placed {
+		nodes[b.Node] = true
+	}
+	object := "pg/" + g.ID
+	kind := "pg-placed"
+	if g.Job != "" {
+		object, kind = "job/"+g.Job, "job-placed"
+	}
+	t.event(kind, object, "%s on %s", plural(len(g.Placed), "bundle"), plural(len(nodes), "node"))
+}
+
+func placeGroup(t *tx, c PlaceGroup) any {
+	g := t.Group(c.Group)
+	if g == nil {
+		return refuse("not-found", "no placement group "+c.Group)
+	}
+	if g.State != api.GroupPending {
+		return refuse("conflict", "placement group "+g.ID+" is "+string(g.State))
+	}
+	w := *g
+	if err := t.place(&w, c.Placement); err != nil {
+		return refuse("conflict", "placement of "+g.ID+" no longer holds: "+err.Error())
+	}
+	t.placedEvent(&w)
+	t.reserveJob(g.Job)
+	return nil
+}
+
+// reserveJob moves the job that a group was made for from QUEUED to RESERVED.
+func (t *tx) reserveJob(id string) {
+	if j := t.Job(id); j != nil && j.State == api.Queued {
+		w := *j
+		w.State, w.Reason, w.Index = api.Reserved, nil, t.index
+		t.put(tJob, &w)
+	}
+}
+
+func removeGroup(t *tx, c RemoveGroup) any {
+	g := t.Group(c.Group)
+	if g == nil {
+		return refuse("not-found", "no placement group "+c.Group)
+	}
+	for _, j := range t.JobsOf(g.ID) {
+		if !j.State.Terminal() {
+			return refuse("conflict", "job "+j.ID+" runs in placement group "+g.ID+"; stop it first")
+		}
+	}
+	t.remove(g, c.Why)
+	return nil
+}
+
+// remove starts the end of a group; it is gone when every hold is proven free.
+func (t *tx) remove(g *Group, why string) {
+	if g.State == api.GroupRemoving {
+		return
+	}
+	w := *g
+	t.unplace(&w)
+	w.State, w.Why, w.Removed, w.Index = api.GroupRemoving, why, t.now, t.index
+	t.put(tGroup, &w)
+	t.settle(w.ID)
+}
+
+// releaseGroup moves a placed group after a loss, in one entry (P1): bundles that
+// stay where they are keep their holds, the others move to the new placement; without
+// one, or if it no longer fits, everything is released and the group waits with its
+// seniority.
+func releaseGroup(t *tx, c ReleaseGroup) any {
+	g := t.Group(c.Group)
+	if g == nil {
+		return refuse("not-found", "no placement group "+c.Group)
+	}
+	if g.State != api.GroupPlaced {
+		return refuse("conflict", "placement group "+g.ID+" is "+string(g.State))
+	}
+	t.event("pg-released", "pg/"+g.ID, "%s", c.Why)
+	if c.Placement != nil {
+		w := *g
+		if err := t.move(&w, c.Placement); err == nil {
+			t.placedEvent(&w)
+			t.movedAway(w.ID)
+			t.settle(w.ID)
+			return nil
+		}
+	}
+	w := *g
+	w.Keep = nil
+	for _, b := range g.Placed {
+		if n := t.Node(b.Node); n != nil && n.Schedulable() {
+			w.Keep = append(w.Keep, b.Node)
+		}
+	}
+	t.unplace(&w)
+	w.State, w.Why, w.Index = api.GroupPending, c.Why, t.index
+	t.put(tGroup, &w)
+	t.settle(w.ID)
+	if j := t.Job(g.Job); j != nil && !j.State.Terminal() {
+		jw := *j
+		jw.Index = t.index
+		if j.Stop == nil {
+			jw.State = api.Queued
+		}
+		t.put(tJob, &jw)
+	}
+	t.movedAway(w.ID)
+	return nil
+}
+
+// movedAway ends the drains of the jobs of a group that has left its nodes.
+func (t *tx) movedAway(group string) {
+	for _, j := range t.JobsOf(group) {
+		t.drained(j.ID, DrainMove)
+	}
+}
+
+// move changes where some bundles of a placed group stand. It writes nothing unless
+// all of them fit.
+func (t *tx) move(g *Group, placement []api.Placed) error {
+	if len(placement) != len(g.Placed) {
+		return fmt.Errorf("%d bundles placed of %d", len(placement), len(g.Placed))
+	}
+	k := t.newTaking(g)
+	placed := slices.Clone(g.Placed)
+	moved := map[string]bool{}
+	for i, p := range placement {
+		old := g.Placed[i]
+		if p.Bundle != int64(i) {
+			return fmt.Errorf("bundle %d stands at position %d", p.Bundle, i)
+		}
+		if old.Node == p.Node && slices.Equal(old.Devices, p.Devices) && !t.dirty(old) {
+			continue
+		}
+		moved[old.Node], moved[p.Node] = true, true
+		var err error
+		if placed[i], err = k.take(i, p, g.Spec.Bundles[i].Resources); err != nil {
+			return err
+		}
+		k.leave(old.Hold)
+	}
+	k.write()
+	g.Placed, g.PlacedAt, g.Index, g.Why = placed, t.now, t.index, ""
+	t.put(tGroup, g)
+	for _, a := range all[Alloc](t.txn, tAlloc, "group", g.ID) {
+		if !a.Gone && moved[a.Node] {
+			w := *a
+			w.Leaving = true
+			t.put(tAlloc, &w)
+		}
+	}
+	return nil
+}
+
+// dirty reports whether processes that do not die may still use a bundle.
+func (t *tx) dirty(b Bundle) bool {
+	for _, a := range t.AllocsOn(b.Node) {
+		if !a.Gone && a.Dirty != "" && slices.Contains(a.Holds, b.Hold) {
+			return true
+		}
+	}
+	return false
+}

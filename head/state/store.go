@@ -1,0 +1,240 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/hashicorp/go-memdb"
+
+	"github.com/troupe-runtime/troupe/runtime/wire"
+)
+
+// Errors of Apply that stop the replica: going on would let it drift.
+var (
+	// ErrUnknownKind: the entry was written by a newer version.
+	ErrUnknownKind = errors.New("state: command of an unknown kind; this head is older than the log it reads")
+	// ErrDamagedCommand: the entry does not decode.
+	ErrDamagedCommand = errors.New("state: command does not decode")
+)
+
+// Store applies commands to tables and hands out views. Apply, Snapshot and Restore
+// belong to the one goroutine of the log; View and Changed may be called by anyone.
+type Store struct {
+	mu      sync.Mutex // guards the fields below, not the records
+	db      *memdb.MemDB
+	index   uint64
+	term    uint64
+	changed chan struct{}
+	// Online turns the checker of invariants on after every command; tests do.
+	online bool
+}
+
+// New returns an empty store.
+func New() (*Store, error) {
+	db, err := newDB()
+	if err != nil {
+		return nil, err
+	}
+	return &Store{db: db, changed: make(chan struct{})}, nil
+}
+
+// CheckAlways makes Apply verify P1, P2 and P8 after each command and fail on a
+// violation. Tests and the simulated cluster run with it.
+func (s *Store) CheckAlways() { s.online = true }
+
+// View is the state now.
+func (s *Store) View() *View {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &View{txn: s.db.Txn(false), index: s.index, term: s.term}
+}
+
+// Changed returns a channel that closes with the next applied command. Take it
+// before the View that it is to follow.
+func (s *Store) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// Encode writes a command as a log entry: kind, header, body. now is the proposer's
+// wall clock in nanoseconds.
+func Encode(kind Kind, now int64, body any) ([]byte, error) {
+	h, err := wire.Marshal(Header{Level: 1, Now: now})
+	if err != nil {
+		return nil, fmt.Errorf("state: encode header: %w", err)
+	}
+	b, err := wire.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("state: encode command %d: %w", kind, err)
+	}
+	if len(h) > 255 {
+		return nil, fmt.Errorf("state: header of %d bytes", len(h))
+	}
+	out := make([]byte, 0, 2+len(h)+len(b))
+	out = append(out, byte(kind), byte(len(h)))
+	out = append(out, h...)
+	return append(out, b...), nil
+}
+
+// tx is one command being applied.
+type tx struct {
+	*View // reads see the command's own writes
+	txn   *memdb.Txn
+	meta  Meta
+	now   int64
+	index uint64
+	err   error
+}
+
+// put writes a record; a schema violation is a defect and stops the replica.
+func (t *tx) put(table string, rec any) {
+	if err := t.txn.Insert(table, rec); err != nil && t.err == nil {
+		t.err = fmt.Errorf("state: write %s: %w", table, err)
+	}
+}
+
+func (t *tx) drop(table string, rec any) {
+	if err := t.txn.Delete(table, rec); err != nil && !errors.Is(err, memdb.ErrNotFound) && t.err == nil {
+		t.err = fmt.Errorf("state: delete %s: %w", table, err)
+	}
+}
+
+// event records one change with its cause (P7).
+func (t *tx) event(kind, object, format string, args ...any) {
+	text := strings.ToValidUTF8(fmt.Sprintf(format, args...), "?")
+	if len(text) > MaxEventText {
+		text = truncate(text, MaxEventText)
+	}
+	t.meta.EventSeq++
+	t.put(tEvent, &Event{Seq: t.meta.EventSeq, Index: t.index, Time: t.now, Type: kind, Object: object, Text: text})
+	if t.meta.EventSeq > keptEvents {
+		if old := first[Event](t.txn, tEvent, "id", t.meta.EventSeq-keptEvents); old != nil {
+			t.drop(tEvent, old)
+		}
+	}
+}
+
+// truncate cuts at a rune boundary so that the text stays valid UTF-8.
+func truncate(s string, n int) string {
+	const mark = "…"
+	cut := 0
+	for i := range s {
+		if i > n-len(mark) {
+			break
+		}
+		cut = i
+	}
+	return s[:cut] + mark
+}
+
+// Apply applies one log entry. The result is Made, Started, *Refused or nil; the
+// error, if any, stops the replica.
+func (s *Store) Apply(index, term uint64, data []byte) (any, error) {
+	if len(data) < 2 || len(data) < 2+int(data[1]) {
+		return nil, fmt.Errorf("%w: %d bytes at index %d", ErrDamagedCommand, len(data), index)
+	}
+	kind, hl := Kind(data[0]), int(data[1])
+	var h Header
+	if err := wire.Unmarshal(data[2:2+hl], &h); err != nil {
+		return nil, fmt.Errorf("%w: header at index %d: %w", ErrDamagedCommand, index, err)
+	}
+	fn, ok := handlers[kind]
+	if !ok || h.Level > wire.Level {
+		return nil, fmt.Errorf("%w: kind %d of level %d at index %d", ErrUnknownKind, kind, h.Level, index)
+	}
+	txn := s.db.Txn(true)
+	defer txn.Abort()
+	t := &tx{View: &View{txn: txn, index: index, term: term}, txn: txn, now: h.Now, index: index}
+	t.meta = t.Meta()
+	result, err := fn(t, data[2+hl:])
+	if err != nil {
+		return nil, fmt.Errorf("%w: kind %d at index %d: %w", ErrDamagedCommand, kind, index, err)
+	}
+	if _, refused := result.(*Refused); refused {
+		// Nothing of a refused command stays; only the index moves on.
+		s.advance(index, term)
+		return result, nil
+	}
+	if t.err != nil {
+		return nil, t.err
+	}
+	t.meta.ID = "meta"
+	meta := t.meta
+	t.put(tMeta, &meta)
+	if t.err != nil {
+		return nil, t.err
+	}
+	if s.online {
+		if err := Check(t.View); err != nil {
+			return nil, fmt.Errorf("state: command kind %d at index %d: %w", kind, index, err)
+		}
+	}
+	txn.Commit()
+	s.advance(index, term)
+	return result, nil
+}
+
+func (s *Store) advance(index, term uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.index, s.term = index, term
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+type handler func(t *tx, body []byte) (any, error)
+
+// on decodes the body and calls the typed handler.
+func on[C any](f func(t *tx, c C) any) handler {
+	return func(t *tx, body []byte) (any, error) {
+		var c C
+		if err := wire.Unmarshal(body, &c); err != nil {
+			return nil, err
+		}
+		return f(t, c), nil
+	}
+}
+
+// handlers is the flat table of kinds; a kind never changes its meaning.
+var handlers = map[Kind]handler{
+	KindCreateCluster:    on(createCluster),
+	KindRegisterNode:     on(registerNode),
+	KindSetNodeState:     on(setNodeState),
+	KindSubmitJob:        on(submitJob),
+	KindCreateGroup:      on(createGroup),
+	KindPlaceGroup:       on(placeGroup),
+	KindRemoveGroup:      on(removeGroup),
+	KindFacts:            on(applyFacts),
+	KindSupervise:        on(applySupervise),
+	KindStopJob:          on(stopJob),
+	KindCommitCheckpoint: on(commitCheckpoint),
+	KindRollBack:         on(rollBack),
+	KindTombstone:        on(tombstone),
+	KindCheckpointDone:   on(checkpointDone),
+	KindRaiseGeneration:  on(raiseGeneration),
+	KindAddToken:         on(addToken),
+	KindRevokeToken:      on(revokeToken),
+	KindRaiseLevel:       on(raiseLevel),
+	KindRestoreVerified:  on(restoreVerified),
+	KindReleaseGroup:     on(releaseGroup),
+	KindFirstStep:        on(firstStep),
+	KindDisownJob:        on(disownJob),
+	KindInjectFault:      on(injectFault),
+	KindReshape:          on(reshape),
+	KindPinCheckpoint:    on(pinCheckpoint),
+	KindAdoptCheckpoints: on(adoptCheckpoints),
+	KindStall:            on(stalled),
+	KindDropStep:         on(dropStep),
+	KindRunFast:          on(runFast),
+	KindAbortAttempt:     on(abortAttempt),
+	KindPropose:          on(propose),
+	KindDecide:           on(decideProposal),
+	KindDrainJob:         on(drainJob),
+	KindOrderEnd:         on(orderEnd),
+	KindCancelDrain:      on(cancelDrain),
+	KindDrainNode:        on(drainNode),
+	KindResizeGroup:      on(resizeGroup),
+}
