@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
+
+func (a *app) whyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "why TARGET", Short: "What something waits for, by name, and what would free it", Args: cobra.ExactArgs(1),
+		Example: "  troupe why @last\n  troupe why pg/pg-7f3k2\n  troupe why node/NAME -o json",
+		RunE: func(c *cobra.Command, args []string) error {
+			cl, err := a.api()
+			if err != nil {
+				return err
+			}
+			kind, id, typed := strings.Cut(args[0], "/")
+			if !typed {
+				kind, id = "any", args[0]
+			}
+			if id == "@last" {
+				if id, err = a.jobID(c.Context(), id); err != nil {
+					return err
+				}
+				kind = "job"
+			}
+			w, err := cl.Why(c.Context(), kind, id)
+			if err != nil {
+				return err
+			}
+			a.one(w, w.Target, func() { a.printWhy(c.Context(), w) })
+			return nil
+		},
+	}
+}
+
+func (a *app) printWhy(ctx context.Context, w api.Why) {
+	names := a.names(ctx)
+	_, _ = fmt.Fprintf(a.out, "%s  %s\n%s\n", names.in(w.Target), w.State, clean(names.in(w.Answer)))
+	for i, r := range w.Reasons {
+		switch {
+		case r.Code != "":
+			_, _ = fmt.Fprintf(a.out, "%3d. [%s] %s\n", i+1, r.Code, clean(names.in(r.Text)))
+		case strings.Contains(w.Answer, r.Text): // the end of a job, said already
+			continue
+		default:
+			_, _ = fmt.Fprintf(a.out, "%3d. %s\n", i+1, clean(names.in(r.Text)))
+		}
+		for _, l := range []struct{ k, v string }{
+			{"blocked by", strings.Join(r.Blockers, ", ")},
+			{"needs", r.Need},
+			{"has", r.Have},
+			{"missing", r.Missing},
+			{"where", r.Where},
+			{"free when", r.Frees},
+		} {
+			if l.v != "" {
+				_, _ = fmt.Fprintf(a.out, "     %s: %s\n", l.k, clean(names.in(l.v)))
+			}
+		}
+	}
+	if len(w.Events) > 0 {
+		_, _ = fmt.Fprintln(a.out)
+		a.print(a.eventTable(ctx, w.Events))
+	}
+}
+
+func (a *app) eventTable(ctx context.Context, es []api.Event) table {
+	names := a.names(ctx)
+	t := table{head: []string{"TIME", "TYPE", "OBJECT", "MESSAGE"}}
+	for _, e := range es {
+		t.add(a.clock(e.Time), e.Type, names.in(e.Object), names.in(e.Text))
+	}
+	return t
+}
+
+// clock is the time of day for people, the whole time for programs: events are about
+// order and gaps, which ages hide.
+func (a *app) clock(t time.Time) string {
+	if !a.isTTY() || a.format == "wide" {
+		return t.UTC().Format("2006-01-02T15:04:05.000Z")
+	}
+	if time.Since(t) > 20*time.Hour {
+		return t.Local().Format("Jan _2 15:04:05")
+	}
+	return t.Local().Format("15:04:05.000")
+}
+
+// printEvents prints the newest events of an object, or of all, the oldest first.
+func (a *app) printEvents(ctx context.Context, object string) error {
+	cl, err := a.api()
+	if err != nil {
+		return err
+	}
+	out := api.List[api.Event]{Items: []api.Event{}}
+	after := uint64(0)
+	for {
+		l, err := cl.Events(ctx, after, object, 1000)
+		if err != nil {
+			return err
+		}
+		out.Items = append(out.Items, l.Items...)
+		out.Index = l.Index
+		if len(l.Items) < 1000 {
+			break
+		}
+		after = l.Items[len(l.Items)-1].Seq
+	}
+	if a.limit > 0 && len(out.Items) > a.limit {
+		out.Remaining = int64(len(out.Items) - a.limit)
+		out.Items = out.Items[len(out.Items)-a.limit:]
+	}
+	show(a, out, func(e api.Event) string { return fmt.Sprint(e.Seq) }, func(es []api.Event) table { return a.eventTable(ctx, es) })
+	return nil
+}
+
+func (a *app) eventsCommand() *cobra.Command {
+	var object string
+	c := &cobra.Command{
+		Use: "events", Short: "What happened, in order", Args: cobra.NoArgs,
+		Example: "  troupe events\n  troupe events --for job/digits-7f3k2\n  troupe events --all -o jsonl",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if kind, id, ok := strings.Cut(object, "/"); object != "" && (!ok || kind == "" || id == "") {
+				return usage("--for %q: want KIND/ID, as job/digits-7f3k2, node/NAME or pg/ID", object)
+			}
+			kind, id, _ := strings.Cut(object, "/")
+			switch kind {
+			case "job":
+				j, err := a.job(c.Context(), id)
+				if err != nil {
+					return err
+				}
+				object = "job/" + j.ID
+			case "node":
+				for byID, name := range a.names(c.Context()).byID {
+					if name == id {
+						object = "node/" + byID
+					}
+				}
+			}
+			return a.printEvents(c.Context(), object)
+		},
+	}
+	c.Flags().StringVar(&object, "for", "", "`object`: only of this one, as job/ID or node/NAME")
+	return c
+}
