@@ -1,0 +1,162 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
+
+// scale asks the leader, whichever that is by then, for another number of ranks.
+func (c *Cluster) scale(job string, ranks int64) {
+	c.T.Helper()
+	c.Wait("a leader takes the new size", time.Minute, func(*state.View) bool {
+		h := c.control()
+		if h == nil {
+			return false
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, 5*time.Second)
+		defer cancel()
+		_, err := h.Scale(ctx, job, ranks, "")
+		return err == nil
+	})
+}
+
+func (c *Cluster) waitRanks(job string, ranks int64, limit time.Duration) *state.Job {
+	c.T.Helper()
+	v := c.Wait(fmt.Sprintf("%s runs with %d ranks", job, ranks), limit, func(v *state.View) bool {
+		j := v.Job(job)
+		return j != nil && j.State == api.Running && j.Drain == nil && int64(len(j.Last().Ranks)) == ranks
+	})
+	return v.Job(job)
+}
+
+// continues: an attempt goes on from the step that the one before agreed to end with, and
+// nobody is charged.
+func continues(t *testing.T, j *state.Job) {
+	t.Helper()
+	last := j.Last()
+	if last.Restore == nil || last.Restore.Step != j.Proposal.Target || j.Ledger.Failed != 0 {
+		t.Errorf("attempt %d restores %+v, agreed was step %d, ledger %+v", last.Number, last.Restore, j.Proposal.Target, j.Ledger)
+	}
+}
+
+// TestScale: a job grows and shrinks at agreed steps. Ranks that stay keep their place in
+// the order, and with it their nodes.
+func TestScale(t *testing.T) {
+	Run(t, Options{Nodes: four()}, func(c *Cluster) {
+		id := c.Submit(training(3, 300))
+		c.WaitStep(id, 10, time.Minute)
+		before := c.View().Job(id).Last().Ranks
+		c.scale(id, 5)
+		j := c.waitRanks(id, 5, time.Minute)
+		continues(t, j)
+		for r, p := range before {
+			if now := j.Last().Ranks[r]; now.Node != p.Node {
+				t.Errorf("rank %d went from %s to %s", r, p.Node, now.Node)
+			}
+		}
+		c.WaitStep(id, j.Last().Restore.Step+10, time.Minute)
+		before = j.Last().Ranks
+		c.scale(id, 2)
+		j = c.waitRanks(id, 2, time.Minute)
+		continues(t, j)
+		for r := range 2 {
+			if now := j.Last().Ranks[r]; now.Node != before[r].Node {
+				t.Errorf("rank %d went from %s to %s", r, before[r].Node, now.Node)
+			}
+		}
+		c.WaitState(id, 2*time.Minute, api.Succeeded)
+		c.books()
+	})
+}
+
+// TestScaleWaitsForRoom: a job that is to grow runs on until there is room (DESIGN §6).
+func TestScaleWaitsForRoom(t *testing.T) {
+	Run(t, Options{Nodes: four()[:1]}, func(c *Cluster) {
+		id := c.Submit(training(1, 600))
+		other := c.Submit(NewSpec("other", 1, Script{Steps: 100, StepTime: 100 * ms}))
+		c.WaitStep(id, 10, time.Minute)
+		c.scale(id, 2)
+		c.WaitStep(id, 50, time.Minute)
+		if j := c.View().Job(id); len(j.Attempts) != 1 || j.Drain == nil {
+			t.Fatalf("%d attempts, drain %+v", len(j.Attempts), j.Drain)
+		}
+		c.WaitState(other, time.Minute, api.Succeeded)
+		continues(t, c.waitRanks(id, 2, time.Minute))
+		c.WaitState(id, 2*time.Minute, api.Succeeded)
+		c.books()
+	})
+}
+
+// TestScaleSurvivesLeader: a head that ends at any point of a resize costs no step.
+func TestScaleSurvivesLeader(t *testing.T) {
+	for _, point := range []string{"drain-job", "propose", "decide", "prepared", "commit", "facts", "supervise", "resize"} {
+		t.Run(point, func(t *testing.T) {
+			Run(t, Options{Nodes: four()}, func(c *Cluster) {
+				id := c.Submit(training(3, 150))
+				c.WaitStep(id, 10, time.Minute)
+				c.Trip(point, 1, func() { c.crashLeader(time.Second) })
+				c.scale(id, 4)
+				j := c.waitRanks(id, 4, 2*time.Minute)
+				if !c.Tripped() {
+					t.Fatal("the point was never passed")
+				}
+				continues(t, j)
+				c.WaitState(id, 2*time.Minute, api.Succeeded)
+				c.books()
+			})
+		})
+	}
+}
+
+// TestLossToSmallerSize: after a loss a gang that does not fit as it was goes on with the
+// largest smaller size that is allowed, and with none that is not (P1).
+func TestLossToSmallerSize(t *testing.T) {
+	for _, x := range []struct {
+		sizes *api.Sizes
+		want  int64 // 0: it waits
+	}{
+		{&api.Sizes{Min: 2, Max: 4}, 3},
+		{&api.Sizes{Set: []int64{2, 4}}, 2},
+		{&api.Sizes{Min: 4, Max: 4}, 0},
+		{nil, 0},
+	} {
+		Run(t, Options{Nodes: four()}, func(c *Cluster) {
+			spec := training(4, 300)
+			spec.Strategy, spec.Sizes, spec.Checkpoint.Interval = api.StrictSpread, x.sizes, "5steps"
+			id := c.Submit(spec)
+			c.WaitStep(id, 20, time.Minute)
+			lost := c.View().Job(id).Last().Ranks[1].Node
+			c.Node(lost).Kill()
+			if x.want == 0 {
+				c.WaitState(id, time.Minute, api.Queued)
+			} else {
+				j := c.waitRanks(id, x.want, time.Minute)
+				if usesNode(j.Last(), lost) || j.Last().Restore == nil {
+					t.Errorf("%+v", j.Last())
+				}
+			}
+			c.Node(lost).Boot()
+			c.WaitState(id, 2*time.Minute, api.Succeeded)
+			c.books()
+		})
+	}
+}
+
+// TestSmallestStartsFirst: a job that may have several sizes starts with what fits now.
+func TestSmallestStartsFirst(t *testing.T) {
+	Run(t, Options{Nodes: four()[:1]}, func(c *Cluster) {
+		spec := training(8, 50)
+		spec.Sizes = &api.Sizes{Min: 1, Max: 8}
+		id := c.Submit(spec)
+		if n := c.waitRanks(id, 2, time.Minute).Spec.Ranks; n != 2 {
+			t.Errorf("%d ranks", n)
+		}
+		c.WaitState(id, time.Minute, api.Succeeded)
+		c.books()
+	})
+}
