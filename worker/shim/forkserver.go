@@ -32,6 +32,7 @@ const (
 	maxTries    = 12                // forkservers in a row, each without one module more
 	probeLimit  = 20 * time.Second
 	acceptLimit = 30 * time.Second
+	endLimit    = time.Second // between a broken connection and the end of its process
 )
 
 // forkserver is one forkserver, from before its start to after its end.
@@ -223,9 +224,7 @@ func (f *forkserver) try(order *warm.Order) (importing string, err error) {
 	r, importing, err := srv.Prepare(order)
 	if err != nil {
 		srv.Close()
-		select { // what it died of is told with its end
-		case <-c.ended:
-		case <-time.After(time.Second):
+		if !f.endsSoon() { // what it died of is told with its end
 			f.w.spawn.rip.signal(c.pid, unix.SIGKILL)
 		}
 		return importing, err
@@ -321,6 +320,23 @@ func (f *forkserver) alive() bool {
 	}
 }
 
+// endsSoon waits a moment for the end of a process whose connection failed: a dying
+// process closes its sockets before its parent can be told what it died of.
+func (f *forkserver) endsSoon() bool {
+	f.mu.Lock()
+	c := f.child
+	f.mu.Unlock()
+	if c == nil {
+		return true
+	}
+	select {
+	case <-c.ended:
+		return true
+	case <-time.After(endLimit):
+		return false
+	}
+}
+
 func (f *forkserver) process() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -403,7 +419,7 @@ func (f *forkserver) fork(specs []initSpec) (_ []*started, err error) {
 	f.mu.Unlock()
 	f.w.spawn.rip.forget()
 	if err := srv.Fork(fds); err != nil {
-		if !errors.Is(err, warm.ErrRefused) && !f.alive() {
+		if !errors.Is(err, warm.ErrRefused) && f.endsSoon() {
 			return nil, fmt.Errorf("the forkserver ended: %s", f.ending())
 		}
 		return nil, err
