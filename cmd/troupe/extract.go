@@ -54,8 +54,27 @@ func extract(path string, b []byte, mode os.FileMode) error {
 		return err
 	}
 	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
-	if err := os.WriteFile(tmp, b, mode); err != nil {
+	if err := write(tmp, b, mode); err != nil {
+		os.Remove(tmp)
 		return err
 	}
 	return os.Rename(tmp, path)
+}
+
+// writePiece keeps a program small. The kernel caches a file in pieces as large as it was
+// written in, up to 2 MB, and a touch of one byte then makes the whole piece resident.
+const writePiece = 16 << 10
+
+func write(path string, b []byte, mode os.FileMode) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	for piece := range slices.Chunk(b, writePiece) {
+		if _, err := f.Write(piece); err != nil {
+			f.Close()
+			return err
+		}
+	}
+	return f.Close()
 }
