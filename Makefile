@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+# The headers of NVML warn of each function that a newer one replaces; nobody here calls them.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+
 VERSION := $(shell cat VERSION)
 
 # With a C compiler troupe can talk to NVML; without one it is built all the same and

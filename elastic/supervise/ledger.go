@@ -105,7 +105,7 @@ func (g *Group) bar(l *Ledger, node string) *Bar {
 
 // BarReader keeps the job off a node that read a whole step as damaged.
 func BarReader(node string) *Bar {
-	return &Bar{Node: node, Why: "it read a checkpoint as damaged that another node read whole", For: faultWindow}
+	return &Bar{Node: node, Why: "it read a checkpoint as damaged that another node read whole", For: faultWindow, Firm: true}
 }
 
 // Charge books an infrastructure failure that was found beside Decide, with the node that

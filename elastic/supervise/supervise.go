@@ -159,4 +159,6 @@ type Bar struct {
 	Node string // by name
 	Why  string
 	For  time.Duration
+	// Firm: also where the other nodes could never hold the gang, and it has to wait.
+	Firm bool
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/troupe-runtime/troupe/elastic/supervise"
+	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/wire"
@@ -20,11 +21,28 @@ func (h *Head) attemptEnd(v *state.View, j *state.Job, d *supervise.End) *state.
 		end.Newest, end.Saving, end.Saves = heard.newest, heard.saving, heard.saves
 	}
 	if b := d.Bar; b != nil {
-		if id := nodeNamed(v, j, b.Node); id != "" {
+		if id := nodeNamed(v, j, b.Node); id != "" && (b.Firm || h.canDoWithout(v, j, id)) {
 			end.Exclude = &state.Exclusion{Node: id, Why: b.Why, Until: h.Clock.Now().Add(b.For).UnixNano()}
 		}
 	}
 	return end
+}
+
+// canDoWithout reports whether the other nodes that are ready could hold a job's gang if
+// they were empty. Where they could not, keeping off a node would only make it wait.
+func (h *Head) canDoWithout(v *state.View, j *state.Job, node string) bool {
+	g := v.Group(j.Group)
+	if g == nil {
+		return false
+	}
+	avoid := h.avoided(v, j.ID)
+	var others []schedule.Node
+	for _, n := range v.Nodes() {
+		if n.ID != node && n.State == api.NodeReady && avoid[n.ID] == "" {
+			others = append(others, nodeOf(v, n, h.nodes.devices(n.ID)))
+		}
+	}
+	return len(others) > 0 && schedule.Never(others, g.Spec) == nil
 }
 
 // nodeNamed finds the node of a job's newest attempt that people know by a name.

@@ -35,6 +35,7 @@ type History struct {
 	gens       map[uint64]string // generation → job
 	runGen     map[string]uint64
 	commits    map[string]uint64 // run/generation/step → index
+	commitAt   map[string]time.Time
 	newestStep map[string]int64
 	terminal   map[string]*state.Job
 	wantAt     uint64 // index whose state's hash is asked for
@@ -58,8 +59,16 @@ func (h *History) stopped() ([32]byte, error) {
 func newHistory(c *Cluster) *History {
 	return &History{
 		c: c, entries: map[uint64][32]byte{}, hashes: map[uint64][32]byte{}, gens: map[uint64]string{},
-		runGen: map[string]uint64{}, commits: map[string]uint64{}, newestStep: map[string]int64{}, terminal: map[string]*state.Job{},
+		runGen: map[string]uint64{}, commits: map[string]uint64{}, commitAt: map[string]time.Time{}, newestStep: map[string]int64{}, terminal: map[string]*state.Job{},
 	}
+}
+
+// committedAt is when the entry of a step was first applied.
+func (h *History) committedAt(run string, gen uint64, step int64) (time.Time, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at, ok := h.commitAt[stepKey(run, gen, step)]
+	return at, ok
 }
 
 // View is the newest state that any head has shown.
@@ -321,7 +330,7 @@ func (h *History) checkpoints(kind state.Kind, index uint64, after *state.View, 
 	for _, ck := range after.Checkpoints("") {
 		k := stepKey(ck.Run, ck.Generation, ck.Step)
 		if h.commits[k] == 0 {
-			h.commits[k] = index
+			h.commits[k], h.commitAt[k] = index, time.Now()
 			adopted := ck.Adopted != "" && kind == state.KindAdoptCheckpoints
 			if adopted { // another cluster's; its files were read before
 				if m := after.Meta(); ck.Generation > m.Epoch<<48|m.Counter {

@@ -67,8 +67,9 @@ func TestNodeExcluded(t *testing.T) {
 // it keeps off, and takes it again when its time is over.
 func TestExclusionWaits(t *testing.T) {
 	Run(t, Options{Nodes: four()[:2]}, func(c *Cluster) {
-		id := c.Submit(NewSpec("a", 4, Script{Steps: 1 << 30, StepTime: 100 * ms}))
+		id := c.Submit(NewSpec("a", 2, Script{Steps: 1 << 30, StepTime: 100 * ms}))
 		c.WaitState(id, time.Minute, api.Running)
+		c.WaitState(c.Submit(NewSpec("b", 2, Script{Steps: 1 << 30, StepTime: 100 * ms})), time.Minute, api.Running)
 		first := c.View().Job(id).Last().Ranks[0].Node
 		for range 3 {
 			c.hitRank(id, first)
@@ -86,6 +87,24 @@ func TestExclusionWaits(t *testing.T) {
 		// The failures before the exclusion are more than an hour old by now.
 		c.hitRank(id, first)
 		c.WaitState(id, time.Minute, api.Running)
+	})
+}
+
+// TestExclusionThatCannotBe: where the other nodes could never hold the gang, it keeps
+// its node, because it would only wait for that.
+func TestExclusionThatCannotBe(t *testing.T) {
+	Run(t, Options{Nodes: []NodeOptions{{ID: "n1", CPU: 1000}, {ID: "n2", CPU: 4000}, {ID: "n3", CPU: 1000}}}, func(c *Cluster) {
+		spec := NewSpec("a", 2, Script{Steps: 1 << 30, StepTime: 100 * ms})
+		spec.Strategy = api.StrictPack
+		id := c.Submit(spec)
+		c.WaitState(id, time.Minute, api.Running)
+		for range 3 {
+			c.hitRank(id, "n2")
+		}
+		c.WaitState(id, time.Minute, api.Running)
+		if j := c.View().Job(id); j.Last().Number != 3 || len(j.Excluded) != 0 {
+			t.Errorf("attempt %d, keeps off %v", j.Last().Number, j.Excluded)
+		}
 	})
 }
 
