@@ -130,6 +130,9 @@ func (h *Head) drainOne(ctx context.Context, v *state.View, job string) time.Dur
 // staysAnyway: the nodes that a move was to leave are drained no more, or nothing of the
 // job stands there.
 func (h *Head) staysAnyway(v *state.View, j *state.Job) bool {
+	if j.Ending() {
+		return false // what has agreed to end, or is told to, ends; then it is placed anew
+	}
 	g := v.Group(j.Group)
 	if g == nil || g.State != api.GroupPlaced {
 		return true
@@ -139,8 +142,7 @@ func (h *Head) staysAnyway(v *state.View, j *state.Job) bool {
 			return false
 		}
 	}
-	// What has agreed to end ends; then it is placed anew, the same or better.
-	return j.AgreedEnd() == nil && (j.Last() == nil || j.Last().Ended == 0)
+	return j.Last() == nil || j.Last().Ended == 0
 }
 
 // orderNow says why the ranks of a draining attempt are not waited for any longer; "" with

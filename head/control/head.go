@@ -112,6 +112,7 @@ type Head struct {
 	meters  meters
 
 	restored atomic.Bool
+	refusals atomic.Int64 // proposals of decisions that the state refused
 
 	mu      sync.Mutex
 	leading bool
@@ -217,10 +218,21 @@ func (h *Head) Kick() {
 func (h *Head) loop(ctx context.Context) {
 	timer := h.Clock.NewTimer(0)
 	defer timer.Stop()
+	stuck := 0 // passes in a row with a refusal
 	for {
 		changed := h.Store.Changed()
+		refused := h.refusals.Load()
 		next := h.pass(ctx)
 		if ctx.Err() != nil {
+			return
+		}
+		if stuck++; h.refusals.Load() == refused {
+			stuck = 0
+		}
+		if stuck == stuckLong {
+			h.Logger.Warn("what the head decides is refused again and again; this is a defect of troupe", "passes", stuck)
+		}
+		if h.Clock.Sleep(ctx, stuckPause(stuck)) != nil {
 			return
 		}
 		timer.Reset(next)
@@ -232,6 +244,18 @@ func (h *Head) loop(ctx context.Context) {
 		case <-timer.C():
 		}
 	}
+}
+
+const stuckLong = 20
+
+// stuckPause keeps the loop from spinning. A refusal is an entry of the log, so it wakes
+// the loop; a decision that is refused once more, though it was made from the newest state,
+// would be proposed as fast as the disk writes.
+func stuckPause(stuck int) time.Duration {
+	if stuck <= 2 {
+		return 0 // the state had moved on
+	}
+	return min(time.Millisecond<<min(stuck, 8), 250*time.Millisecond)
 }
 
 // pass runs the numbered phases once and says when time alone wants the next.
@@ -279,6 +303,7 @@ func (h *Head) try(ctx context.Context, kind state.Kind, body any) (any, bool) {
 		return r, true
 	}
 	if ref, ok := errors.AsType[*state.Refused](err); ok {
+		h.refusals.Add(1)
 		h.Logger.Debug("decision was overtaken", "kind", int(kind), "refusal", ref.Text)
 	} else if ctx.Err() == nil {
 		h.Logger.Warn("a proposal failed", "kind", int(kind), "err", err)

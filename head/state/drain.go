@@ -130,7 +130,7 @@ func cancelDrain(t *tx, c CancelDrain) any {
 		return refuse("not-found", "no job "+c.Job)
 	case j.State.Terminal() || j.Drain == nil:
 		return nil
-	case j.ending():
+	case j.Ending():
 		return refuse("conflict", "the ranks of "+j.ID+" are ending already")
 	}
 	w := *j
@@ -140,8 +140,8 @@ func cancelDrain(t *tx, c CancelDrain) any {
 	return nil
 }
 
-// ending reports whether the ranks of the open attempt have agreed to end or are told to.
-func (j *Job) ending() bool {
+// Ending reports whether the ranks of the open attempt have agreed to end or are told to.
+func (j *Job) Ending() bool {
 	last := j.Last()
 	if j.Drain == nil || last == nil || last.Ended != 0 {
 		return false

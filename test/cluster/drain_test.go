@@ -309,3 +309,26 @@ func TestUndrain(t *testing.T) {
 		c.books()
 	})
 }
+
+// TestUndrainWhileItEnds: ranks that were told to end do so, and the head proposes nothing
+// meanwhile that it could know to be refused.
+func TestUndrainWhileItEnds(t *testing.T) {
+	Run(t, Options{Nodes: four()[:3]}, func(c *Cluster) {
+		spec := NewSpec("a", 2, Script{Steps: 1 << 30, StepTime: 100 * ms, Stubborn: true})
+		spec.Kind = api.KindService
+		id := c.Submit(spec)
+		c.WaitStep(id, 5, time.Minute)
+		node := c.View().Job(id).Last().Ranks[0].Node
+		c.drain(node, 0)
+		c.Wait("its ranks are told to end", time.Minute, func(v *state.View) bool { return v.Job(id).Ending() })
+		if _, err := c.control().UncordonNode(c.ctx, node); err != nil {
+			t.Fatal(err)
+		}
+		before := c.History.Refusals()
+		c.Wait("the next attempt", 5*time.Minute, func(v *state.View) bool { return len(v.Job(id).Attempts) == 2 })
+		if after := c.History.Refusals(); after > before+3 {
+			t.Errorf("%d proposals were refused meanwhile", after-before)
+		}
+		c.WaitState(id, time.Minute, api.Running)
+	})
+}

@@ -38,7 +38,9 @@ type History struct {
 	commitAt   map[string]time.Time
 	newestStep map[string]int64
 	terminal   map[string]*state.Job
-	wantAt     uint64 // index whose state's hash is asked for
+	instant    time.Time // of the newest entry
+	atOnce     int       // entries at that instant
+	wantAt     uint64    // index whose state's hash is asked for
 	wanted     [32]byte
 	wantedErr  error
 }
@@ -83,6 +85,13 @@ func (h *History) Counts() (commands, placements, restarts int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.commands, h.placements, h.restarts
+}
+
+// Refusals counts the commands that the state refused.
+func (h *History) Refusals() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.refusals
 }
 
 func (h *History) committed(run string, gen uint64, step int64) bool {
@@ -132,8 +141,23 @@ func (h *History) applied(head string, index uint64, data []byte, before *state.
 	if _, refused := result.(*state.Refused); refused {
 		h.refusals++
 	}
+	h.spin(state.Kind(data[0]), result)
 	h.check(state.Kind(data[0]), index, before, h.view, result)
 	return true
+}
+
+// mostAtOnce entries at one instant are taken for a loop that feeds itself. Time does not
+// pass while one turns, so that nothing else would ever end the test.
+const mostAtOnce = 3000
+
+func (h *History) spin(kind state.Kind, result any) {
+	now := time.Now()
+	if !now.Equal(h.instant) {
+		h.instant, h.atOnce = now, 0
+	}
+	if h.atOnce++; h.atOnce > mostAtOnce {
+		panic(fmt.Sprintf("seed %d: %d entries at one instant; the newest is of kind %d, with the result %+v", h.c.Options.Seed, h.atOnce, kind, result))
+	}
 }
 
 // check compares two views around one command.
