@@ -16,6 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+MAX_LINES, MAX_WORDS = 3, 400  # of what is said again of a failing test
 MODULE = "github.com/troupe-runtime/troupe/"
 
 
@@ -24,6 +25,12 @@ def reason_of(lines: list[str]) -> str:
     said = [line.strip() for line in lines if line.startswith("    ")]
     said = [line.split(": ", 1)[-1] for line in said if not line.startswith("--- ")]
     return " ".join(said) or "no reason given"
+
+
+def first_words(lines: list[str]) -> list[str]:
+    """What a failing test said first, for the end of a long log."""
+    kept = [line.strip() for line in lines if not line.startswith(("=== ", "--- ")) and line.strip()]
+    return [line[:MAX_WORDS] for line in kept[:MAX_LINES]]
 
 
 def main() -> int:
@@ -35,6 +42,7 @@ def main() -> int:
 
     output: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     failed: list[tuple[str, str]] = []
+    said: dict[tuple[str, str], list[str]] = {}
     skips: list[tuple[str, str]] = []
     counts: collections.Counter[str] = collections.Counter()
     with subprocess.Popen(
@@ -65,6 +73,7 @@ def main() -> int:
                 if action == "fail":
                     failed.append((package, test))
                     print("".join(output[package, test]), end="", flush=True)
+                    said[package, test] = first_words(output[package, test])
                 if action == "skip":
                     name = f"{package.removeprefix(MODULE)}.{test}"
                     skips.append((name, reason_of(output[package, test])))
@@ -80,6 +89,8 @@ def main() -> int:
         print("failed tests:")
         for package, test in failed:
             print(f"  {package.removeprefix(MODULE)}.{test}")
+            for line in said[package, test]:
+                print(f"      {line}")
     print(
         f"go: {counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped",
         flush=True,
