@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,9 @@ import (
 
 // finishFor is how long a step whose ranks have all prepared may delay a restart.
 const finishFor = 2 * time.Second
+
+// suspectAgain is how soon a commit that waits for a suspect node looks again.
+const suspectAgain = 50 * time.Millisecond
 
 // checkpoints drives the commit protocol of DESIGN §9 on the leader: reports go into
 // the tracker, a step that is ready gets its manifest written by a live agent, then
@@ -31,6 +35,9 @@ type checkpoints struct {
 	held     map[string]time.Time // run → since when its restart waits for a commit
 	adopting map[string]*adoption // job → what is known of its run's folder
 	proofs   map[string]*proof    // store and nodes → whether they share it
+	// order is held to read while a commit entry is on its way and to write while a
+	// suspicion is logged: no commit follows one that it did not see.
+	order sync.RWMutex
 }
 
 func newCheckpoints(h *Head) *checkpoints {
@@ -230,9 +237,15 @@ func (c *checkpoints) commit(ctx context.Context, r checkpoint.CommitReady) {
 		Dir: r.Dir, Digest: r.Digest, Bytes: r.Bytes, Files: r.Files, Metrics: r.Metrics,
 	}
 	for {
-		_, err := h.propose(ctx, state.KindCommitCheckpoint, cmd)
-		if err == nil {
+		known, err := c.proposeCommit(ctx, cmd)
+		if err == nil && known {
 			break
+		}
+		if err == nil { // a node is suspect
+			if h.Clock.Sleep(ctx, suspectAgain) != nil {
+				return
+			}
+			continue
 		}
 		if ref, ok := errors.AsType[*state.Refused](err); ok {
 			refuse(ref.Text)
@@ -254,6 +267,27 @@ func (c *checkpoints) commit(ctx context.Context, r checkpoint.CommitReady) {
 	c.mu.Unlock()
 	c.effects(e)
 	h.Kick()
+}
+
+// proposeCommit logs the commit entry of a step, but not while a node of its attempt is
+// suspect (DESIGN §7): then known is false. A node that is back, or lost, ends the wait.
+func (c *checkpoints) proposeCommit(ctx context.Context, cmd state.CommitCheckpoint) (known bool, err error) {
+	c.order.RLock()
+	defer c.order.RUnlock()
+	v := c.h.Store.View()
+	if j := c.liveJob(v, cmd.Run); j != nil && j.Last().Generation == cmd.Generation && rankSuspect(v, j.Last()) {
+		return false, nil
+	}
+	_, err = c.h.propose(ctx, state.KindCommitCheckpoint, cmd)
+	return true, err
+}
+
+// rankSuspect reports whether a node that ranks of an attempt run on is suspect.
+func rankSuspect(v *state.View, a *state.Attempt) bool {
+	return slices.ContainsFunc(a.Ranks, func(r state.RankPlace) bool {
+		n := v.Node(r.Node)
+		return n != nil && n.State == api.NodeSuspect
+	})
 }
 
 func (c *checkpoints) liveJob(v *state.View, run string) *state.Job {

@@ -127,6 +127,10 @@ func (h *Head) declare(ctx context.Context, n *state.Node, f finding) {
 	if !f.hold.IsZero() {
 		cmd.Hold = f.hold.UnixNano()
 	}
+	if f.state == api.NodeSuspect {
+		h.ck.order.Lock()
+		defer h.ck.order.Unlock()
+	}
 	if _, ok := h.try(ctx, state.KindSetNodeState, cmd); ok && f.state == api.NodeLost {
 		h.nodes.lost(n.ID)
 	}

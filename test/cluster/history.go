@@ -368,6 +368,7 @@ func (h *History) checkpoints(kind state.Kind, index uint64, after *state.View, 
 			if ck.Generation < h.runGen[ck.Run] {
 				bad("P3: generation %d commits step %d of run %s; %d exists", ck.Generation, ck.Step, ck.Run, h.runGen[ck.Run])
 			}
+			h.suspects(ck, after, bad)
 			if got := h.c.Hosts.preparedRanks(ck.Run, ck.Generation, ck.Step); int64(got) != ck.World || ck.World == 0 {
 				bad("P4: step %d of run %s is committed for %d ranks, %d have written", ck.Step, ck.Run, ck.World, got)
 			}
@@ -386,6 +387,20 @@ func (h *History) checkpoints(kind state.Kind, index uint64, after *state.View, 
 		}
 	}
 	h.newestStep = newest
+}
+
+// suspects: nothing commits while a node of the group is suspect.
+func (h *History) suspects(ck *state.Checkpoint, after *state.View, bad func(string, ...any)) {
+	r := after.Run(ck.Run)
+	if r == nil || after.Job(r.Job) == nil || after.Job(r.Job).Last() == nil {
+		return
+	}
+	last := after.Job(r.Job).Last()
+	for _, rank := range last.Ranks {
+		if n := after.Node(rank.Node); last.Generation == ck.Generation && n != nil && n.State == api.NodeSuspect {
+			bad("step %d of run %s is committed while node %s of rank %d is suspect", ck.Step, ck.Run, n.ID, rank.Rank)
+		}
+	}
 }
 
 // hosts: whatever truly runs is charged in the books, and of a generation that the
