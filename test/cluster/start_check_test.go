@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/troupe-runtime/troupe/head/state"
@@ -35,6 +36,7 @@ func TestStartCheckHolds(t *testing.T) {
 		id := c.Submit(saving(10))
 		c.Wait("the nodes are asked", time.Minute, func(*state.View) bool { return asked.Load() > 0 })
 		time.Sleep(20 * time.Second)
+		synctest.Wait()
 		if j := c.View().Job(id); j.Last() != nil {
 			t.Fatalf("it has started: %s", j.State)
 		}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/troupe-runtime/troupe/head/state"
@@ -41,6 +42,7 @@ func TestNothingCommitsWhileSuspect(t *testing.T) {
 				committed := func(*state.View) bool { return c.History.committed("a", gen, 15) }
 				if back {
 					time.Sleep(600 * ms) // the manifest is written, and the node is not lost yet
+					synctest.Wait()
 					if v := c.View(); committed(v) || v.Node(silent).State != api.NodeSuspect {
 						t.Errorf("committed: %v, the node is %s", committed(v), v.Node(silent).State)
 					}
