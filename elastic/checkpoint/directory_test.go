@@ -485,17 +485,9 @@ func (f *spoilingFile) Read(b []byte) (int, error) {
 
 // A bit that flips in memory is not damage: the second reading counts.
 func TestVerifyReadsAMismatchAgain(t *testing.T) {
-	p := newProtocol(t)
-	if err := p.save(10, 1); err != nil {
-		t.Fatal(err)
-	}
-	dir := p.log[0].dir
-	m, _, err := ReadManifest(p.fs, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mem, dir, m := inMemory(t)
 	reads := 0
-	once := &spoiling{p.fs, func(name string, b []byte) {
+	once := &spoiling{mem, func(name string, b []byte) {
 		if strings.HasSuffix(name, "rank-1/model.pt") {
 			if reads++; reads == 1 {
 				b[0] ^= 1
@@ -505,7 +497,7 @@ func TestVerifyReadsAMismatchAgain(t *testing.T) {
 	if v, err := VerifyStep(t.Context(), once, dir, m); err != nil || !v.Whole() || reads < 2 {
 		t.Errorf("Verify = %+v, %v after %d reads", v, err, reads)
 	}
-	always := &spoiling{p.fs, func(name string, b []byte) {
+	always := &spoiling{mem, func(name string, b []byte) {
 		if strings.HasSuffix(name, "rank-1/model.pt") {
 			b[0] ^= 1
 		}
@@ -519,29 +511,24 @@ func TestVerifyReadsAMismatchAgain(t *testing.T) {
 // EIO and time-outs are never a failed verification, wherever they strike: once, or
 // every operation of that kind from there on, as a bad block or a lost right does.
 func TestVerifyErrorsAreNoDamage(t *testing.T) {
-	p := newProtocol(t)
-	if err := p.save(10, 1); err != nil {
-		t.Fatal(err)
-	}
-	dir := p.log[0].dir
-	m, _, err := ReadManifest(p.fs, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mem, dir, m := inMemory(t)
 	var kinds []disk.Op
-	p.on(p.mem, func(_ int, kind disk.Op) { kinds = append(kinds, kind) })
-	if v, err := VerifyStep(t.Context(), p.fs, dir, m); err != nil || !v.Whole() || len(kinds) < 10 {
+	faulty := disk.NewFaulty(mem)
+	faulty.Before(func(kind disk.Op, _ string) { kinds = append(kinds, kind) })
+	if v, err := VerifyStep(t.Context(), faulty, dir, m); err != nil || !v.Whole() || len(kinds) < 10 {
 		t.Fatalf("undisturbed: %+v, %v, %d operations", v, err, len(kinds))
 	}
 	for _, injected := range []error{syscall.EIO, syscall.ETIMEDOUT, syscall.ESTALE, syscall.EACCES} {
 		for at, kind := range kinds {
 			for _, fault := range []disk.Fault{{Nth: 1, Err: injected}, {Op: kind, Err: injected}} {
-				p.on(p.mem, func(op int, _ disk.Op) {
+				faulty, op := disk.NewFaulty(mem), 0
+				faulty.Before(func(disk.Op, string) {
 					if op == at {
-						p.fs.Inject(fault)
+						faulty.Inject(fault)
 					}
+					op++
 				})
-				v, err := VerifyStep(t.Context(), p.fs, dir, m)
+				v, err := VerifyStep(t.Context(), faulty, dir, m)
 				if err != nil || len(v.Damaged()) != 0 {
 					t.Fatalf("%v at %s, operation %d: %+v, %v", injected, kind, at, v, err)
 				}

@@ -1,30 +1,33 @@
-package checkpoint
+package checkpoint_test
 
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/troupe-runtime/troupe/elastic/checkpoint"
 	"github.com/troupe-runtime/troupe/runtime/disk"
 	"github.com/troupe-runtime/troupe/runtime/wire"
+	"github.com/troupe-runtime/troupe/test/saves"
 )
 
-// protocol runs the whole of a save on a disk in memory: ranks write, the saver syncs and
-// hashes, the tracker agrees, an agent writes the manifest, the log takes the entry,
-// an agent writes committed.json. The log is the one thing that no fault here loses.
+// root is the store.
+const root = "/store"
+
+// protocol runs whole saves on a disk in memory.
 type protocol struct {
-	t    *testing.T
-	mem  *disk.Mem
-	fs   *disk.Faulty
-	ops  int // operations so far
-	log  []logged
-	tell func(phase string) // called as the save gets on
+	*saves.Protocol
+	mem *disk.Mem
+	fs  *disk.Faulty
+	mu  sync.Mutex
+	ops int // operations so far
 }
 
 // on puts the protocol on a disk. before sees the number and kind of every operation
@@ -32,6 +35,8 @@ type protocol struct {
 func (p *protocol) on(mem *disk.Mem, before func(op int, kind disk.Op)) {
 	p.mem, p.fs, p.ops = mem, disk.NewFaulty(mem), 0
 	p.fs.Before(func(kind disk.Op, _ string) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		op := p.ops
 		p.ops++
 		if before != nil {
@@ -40,272 +45,101 @@ func (p *protocol) on(mem *disk.Mem, before func(op int, kind disk.Op)) {
 	})
 }
 
-// mkdir and write are what a rank does.
-func mkdir(t testing.TB, fsys FS, name string) {
-	t.Helper()
-	if err := fsys.MkdirAll(name, 0o755); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func write(fsys FS, name string, data []byte) error {
-	f, err := createNew(fsys, name)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	return errors.Join(err, f.Close())
-}
-
-type logged struct {
-	Record
-	dir    string
-	marked bool // WriteCommitted returned success
-}
-
-const (
-	protocolWorld = 2
-	protocolLife  = "0a1b2c3d"
-)
-
 func newProtocol(t *testing.T) *protocol {
 	t.Helper()
-	p := &protocol{t: t, tell: func(string) {}}
+	p := &protocol{}
+	p.Protocol = &saves.Protocol{
+		T: t, Store: root, Content: content, Put: p.put,
+		Open: func(writer string) checkpoint.Opener { return checkpoint.Directories(p.fs, writer) },
+		Look: func(dir, file string) ([]byte, error) { return slurp(p.mem, path.Join(dir, file)) },
+		Left: func() ([]string, error) {
+			files, err := saves.Files(p.mem, path.Join(root, saves.Run))
+			// The temporary of a writer that was killed goes with its step.
+			return slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, ".tmp") }), err
+		},
+	}
 	p.on(disk.NewMem(), nil)
-	mkdir(t, p.mem, testStore)
-	if err := p.mem.SyncDir("/"); err != nil {
+	if err := errors.Join(p.mem.MkdirAll(root, 0o755), p.mem.SyncDir("/")); err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-func (p *protocol) records() []Record {
-	var out []Record
-	for _, l := range p.log {
-		out = append(out, l.Record)
-	}
-	return out
+func content(rank, step int64, gen uint64) []saves.File {
+	data := []byte(strings.Repeat(fmt.Sprintf("rank %d step %d generation %d;", rank, step, gen), 60))
+	return []saves.File{{Name: checkpoint.RankDir(rank) + "/model.pt", Data: data}, {Name: checkpoint.RankDir(rank) + "/rng.pt", Data: data}}
 }
 
-func (p *protocol) content(rank, step int64, gen uint64) []byte {
-	return []byte(strings.Repeat(fmt.Sprintf("rank %d step %d generation %d;", rank, step, gen), 60))
+// put is what a rank and its saver do on a directory: write all, sync, read back.
+func (p *protocol) put(dir string, files []saves.File) ([]wire.PreparedFile, error) {
+	own := path.Join(dir, path.Dir(files[0].Name))
+	if err := p.fs.MkdirAll(own, 0o755); err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		w, err := p.fs.OpenFile(path.Join(dir, f.Name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if err != nil {
+			return nil, err
+		}
+		_, err = w.Write(f.Data)
+		if err := errors.Join(err, w.Close()); err != nil {
+			return nil, err
+		}
+	}
+	ctx := p.T.Context()
+	if err := checkpoint.SyncTree(ctx, p.fs, root, own); err != nil {
+		return nil, err
+	}
+	var out []wire.PreparedFile
+	for _, f := range files {
+		digest, length, err := checkpoint.HashFile(ctx, p.fs, path.Join(dir, f.Name))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, wire.PreparedFile{Path: f.Name, Length: length, Digest: digest})
+	}
+	return out, nil
 }
 
-func (p *protocol) save(step int64, gen uint64) error {
-	ctx := p.t.Context()
-	name := StepName{Step: step, Generation: gen, Life: protocolLife}
-	dir := StepDir(testStore, "digits", name)
-	tracker := NewTracker(time.Minute)
-	var newest *Record
-	if n, ok := Newest(p.records(), NoCeiling); ok {
-		newest = &n
-	}
-	tracker.Begin(t0, Attempt{Run: "digits", Generation: gen, World: protocolWorld, Store: testStore, Life: protocolLife}, newest)
-	for r := range int64(protocolWorld) {
-		rankDir := path.Join(dir, RankDir(r))
-		if err := p.fs.MkdirAll(rankDir, 0o755); err != nil {
-			return err
-		}
-		report := wire.Prepared{Alloc: "a", Run: "digits", Generation: gen, Step: step, Rank: r, World: protocolWorld, Dir: dir}
-		for _, base := range []string{"model.pt", "rng.pt"} {
-			if err := write(p.fs, path.Join(rankDir, base), p.content(r, step, gen)); err != nil {
-				return err
-			}
-		}
-		if err := SyncTree(ctx, p.fs, testStore, rankDir); err != nil {
-			return err
-		}
-		for _, base := range []string{"model.pt", "rng.pt"} {
-			digest, length, err := HashFile(ctx, p.fs, path.Join(rankDir, base))
-			if err != nil {
-				return err
-			}
-			report.Files = append(report.Files, wire.PreparedFile{Path: RankDir(r) + "/" + base, Length: length, Digest: digest})
-		}
-		tracker.Report(t0, report)
-	}
-	p.tell("prepared")
-	ready, ok := tracker.Committing("digits")
-	if !ok {
-		p.t.Fatalf("step %d did not become ready", step)
-	}
-	do := func(kind wire.TaskKind, data []byte) error {
-		// A leader whose agent fails asks another one.
-		task := wire.Task{Kind: kind, Run: "digits", Store: testStore, Step: step, Dir: dir, Data: data, Digest: ready.Digest}
-		r := Do(ctx, Directories(p.fs, "w"), p.fs, task, t0)
-		if r.Error != "" {
-			r = Do(ctx, Directories(p.fs, "other"), p.fs, task, t0)
-		}
-		if r.Error != "" {
-			return errors.New(r.Error)
-		}
-		return nil
-	}
-	if err := do(wire.TaskWriteManifest, ready.Manifest); err != nil {
-		return err
-	}
-	p.log = append(p.log, logged{Record: Record{StepName: name, Digest: ready.Digest}, dir: dir})
-	p.tell("committed")
-	if err := do(wire.TaskWriteCommitted, mark(p.t, ready.Digest)); err != nil {
-		return err
-	}
-	p.log[len(p.log)-1].marked = true
-	p.tell("marked")
-	return nil
-}
-
-// restore is what a new attempt does: the newest of the log, verified; damage is
-// rolled back and the one before is tried. It returns the step, and how many were
-// rolled back.
-func (p *protocol) restore() (Record, int) {
-	p.t.Helper()
-	back := 0
-	for range len(p.log) + 1 {
-		n, ok := Newest(p.records(), NoCeiling)
-		if !ok {
-			return Record{}, back
-		}
-		for i := range p.log {
-			l := &p.log[i]
-			if l.StepName != n.StepName {
-				continue
-			}
-			r := Do(p.t.Context(), Directories(p.fs, "w2"), p.fs, wire.Task{Kind: wire.TaskVerify, Run: "digits", Store: testStore, Dir: l.dir, Digest: l.Digest}, t0)
-			if r.Error == "" {
-				p.intact(*l)
-				return n, back
-			}
-			if len(r.Bad) == 0 {
-				p.t.Fatalf("restore cannot read %s: %s", l.dir, r.Error)
-			}
-			l.RolledBack = true
-			back++
-			m, err := NewRolledBackMark("c", 1, r.Error)
-			if err != nil {
-				p.t.Fatal(err)
-			}
-			if r := Do(p.t.Context(), Directories(p.fs, "w2"), p.fs, wire.Task{Kind: wire.TaskWriteRolledBack, Run: "digits", Store: testStore, Dir: l.dir, Data: m}, t0); r.Error != "" {
-				p.t.Fatal(r.Error)
-			}
-		}
-	}
-	p.t.Fatal("a step that was rolled back is chosen again")
-	return Record{}, 0
-}
-
-// intact compares a step byte for byte with what the ranks wrote (I22).
-func (p *protocol) intact(l logged) {
-	p.t.Helper()
-	for r := range int64(protocolWorld) {
-		for _, base := range []string{"model.pt", "rng.pt"} {
-			data, err := readSmall(p.mem, path.Join(l.dir, RankDir(r), base), 1<<20)
-			if err != nil || string(data) != string(p.content(r, l.Step, l.Generation)) {
-				p.t.Fatalf("step %d verified, but %s/%s is not what was saved (%v)", l.Step, RankDir(r), base, err)
-			}
-		}
-	}
-}
-
-// adopt is what a head without its log does: the newest candidate that verifies.
-func (p *protocol) adopt() (StepName, bool) {
-	p.t.Helper()
-	s, err := NewDirectory(p.fs, testStore, "w3")
+// slurp reads a whole file.
+func slurp(mem *disk.Mem, name string) ([]byte, error) {
+	f, err := mem.OpenFile(name, os.O_RDONLY, 0)
 	if err != nil {
-		p.t.Fatal(err)
+		return nil, err
 	}
-	l, err := s.List(p.t.Context(), "digits")
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	for _, c := range l.Candidates {
-		if _, err := s.Verify(p.t.Context(), "digits", c.Dir, c.Mark.Digest); err == nil {
-			return c.StepName, true
-		}
-	}
-	return StepName{}, false
+	data, err := io.ReadAll(f)
+	return data, errors.Join(err, f.Close())
 }
 
-// candidatesAreWhole: whatever a step's deletion or save left behind, a directory
-// that looks committed is.
-func (p *protocol) candidatesAreWhole() {
-	p.t.Helper()
-	s, err := NewDirectory(p.fs, testStore, "w3")
+// overwrite changes a file in place, seen through all of its names.
+func overwrite(t testing.TB, mem *disk.Mem, name string, data []byte) {
+	t.Helper()
+	f, err := mem.OpenFile(name, os.O_WRONLY, 0)
 	if err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
-	l, err := s.List(p.t.Context(), "digits")
-	if err != nil {
-		p.t.Fatal(err)
+	if _, err := f.Write(data); err != nil {
+		t.Fatal(err)
 	}
-	for _, c := range l.Candidates {
-		if _, err := s.Verify(p.t.Context(), "digits", c.Dir, c.Mark.Digest); err != nil {
-			p.t.Fatalf("%s looks committed: %v", c.Dir, err)
-		}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
 	}
-}
-
-// goOn proves that the run can continue: garbage goes, the next generation saves the
-// very step that was disturbed, and it commits and restores.
-func (p *protocol) goOn(gen uint64) {
-	p.t.Helper()
-	p.on(p.mem, nil)
-	var keep []StepName
-	for _, l := range p.log {
-		keep = append(keep, l.StepName)
-	}
-	order, err := NewSweepOrder(protocolLife, gen, keep)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if r := Do(p.t.Context(), Directories(p.fs, "w"), p.fs, wire.Task{Kind: wire.TaskSweep, Run: "digits", Store: testStore, Data: order}, t0); r.Error != "" {
-		p.t.Fatalf("sweep: %s", r.Error)
-	}
-	step := int64(20)
-	if n, ok := Newest(p.records(), NoCeiling); ok && n.Step >= step {
-		step = n.Step + 10
-	}
-	if err := p.save(step, gen); err != nil {
-		p.t.Fatalf("generation %d cannot save step %d: %v", gen, step, err)
-	}
-	if got, back := p.restore(); got.Step != step || got.Generation != gen || back != 0 {
-		p.t.Fatalf("restored %v after %d roll-backs, want step %d", got, back, step)
-	}
-}
-
-// script is what the faults are thrown into: step 20 is saved over a good step 10,
-// then retention deletes step 10 in favour of it.
-func (p *protocol) script() error {
-	if err := p.save(20, 1); err != nil {
-		return err
-	}
-	for _, r := range Expired(p.records(), Policy{Last: 1}, nil) {
-		for i := range p.log {
-			l := &p.log[i]
-			if l.StepName != r.StepName {
-				continue
-			}
-			l.Tombstoned = true
-			if t := Do(p.t.Context(), Directories(p.fs, "w"), p.fs, wire.Task{Kind: wire.TaskDelete, Run: "digits", Store: testStore, Dir: l.dir}, t0); t.Error != "" {
-				return errors.New(t.Error)
-			}
-		}
-	}
-	return nil
 }
 
 // scriptOps returns the kind of each operation of an undisturbed script.
 func scriptOps(t *testing.T) []disk.Op {
 	p := newProtocol(t)
-	if err := p.save(10, 1); err != nil {
+	if err := p.Save(10, 1); err != nil {
 		t.Fatal(err)
 	}
 	var ops []disk.Op
 	p.on(p.mem, func(_ int, kind disk.Op) { ops = append(ops, kind) })
-	if err := p.script(); err != nil {
+	if err := p.Script(); err != nil {
 		t.Fatal(err)
 	}
 	p.on(p.mem, nil)
-	if got, _ := p.restore(); got.Step != 20 {
+	p.Nothing("undisturbed")
+	if got, _ := p.Restore(); got.Step != 20 {
 		t.Fatalf("undisturbed: restored %v", got)
 	}
 	if len(ops) < 100 {
@@ -340,7 +174,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 
 func crashAt(t *testing.T, at, ops, luck int, torn bool) {
 	p := newProtocol(t)
-	if err := p.save(10, 1); err != nil {
+	if err := p.Save(10, 1); err != nil {
 		t.Fatal(err)
 	}
 	p.on(p.mem, func(op int, _ disk.Op) {
@@ -351,7 +185,7 @@ func crashAt(t *testing.T, at, ops, luck int, torn bool) {
 			p.fs.Inject(disk.Fault{Err: errCrash})
 		}
 	})
-	err := p.script()
+	err := p.Script()
 	if (err == nil) != (at >= ops) {
 		t.Fatalf("crash at %d of %d: %v", at, ops, err)
 	}
@@ -360,20 +194,7 @@ func crashAt(t *testing.T, at, ops, luck int, torn bool) {
 		keep = float64(luck) // nothing that was not synced, or everything
 	}
 	p.on(p.mem.CrashClone(uint64(at*10+luck), keep), nil)
-	p.candidatesAreWhole()
-	newest, back := p.restore()
-	want := int64(10)
-	if len(p.log) > 1 {
-		want = 20
-	}
-	if newest.Step != want || back != 0 {
-		t.Fatalf("crash at %d, luck %d: restored %v after %d roll-backs, want step %d", at, luck, newest.StepName, back, want)
-	}
-	// Without the log: at least the newest step whose mark was confirmed.
-	if n, ok := p.adopt(); !ok || n.Step < 10 || p.log[len(p.log)-1].marked && n.Step != want || n.Step > want {
-		t.Fatalf("crash at %d, luck %d: adopted %v, %v, the log has %d", at, luck, n, ok, want)
-	}
-	p.goOn(2)
+	p.Crashed(10, fmt.Sprintf("crash at %d, luck %d", at, luck))
 }
 
 // F36: one operation fails, once, and all later ones work; another agent is asked to
@@ -397,7 +218,7 @@ func TestErrorAtEveryOperation(t *testing.T) {
 // power go as soon as the log has the entry.
 func errorAt(t *testing.T, injected error, at int, torn, early bool) {
 	p := newProtocol(t)
-	if err := p.save(10, 1); err != nil {
+	if err := p.Save(10, 1); err != nil {
 		t.Fatal(err)
 	}
 	p.on(p.mem, func(op int, _ disk.Op) {
@@ -409,76 +230,62 @@ func errorAt(t *testing.T, injected error, at int, torn, early bool) {
 			p.fs.Inject(fault)
 		}
 	})
-	p.tell = func(phase string) {
+	p.Tell = func(phase string) {
 		if early && phase == "committed" {
 			p.fs.Inject(disk.Fault{Err: errCrash})
 		}
 	}
-	_ = p.script()
-	p.tell = func(string) {}
+	_ = p.Script()
+	p.Tell = nil
 	p.on(p.mem.CrashClone(0, 0), nil)
-	want := p.log[len(p.log)-1]
-	got, back := p.restore()
+	want := p.Log[len(p.Log)-1]
+	got, back := p.Restore()
 	if got.StepName != want.StepName || back != 0 {
 		t.Fatalf("%v at %d: restored %v after %d roll-backs, want %v", injected, at, got.StepName, back, want.StepName)
 	}
-	p.candidatesAreWhole()
-	if n, ok := p.adopt(); want.marked && (!ok || n != want.StepName) {
+	p.CandidatesAreWhole()
+	if n, ok := p.Adopt(); want.Marked && (!ok || n != want.StepName) {
 		t.Fatalf("%v at %d: adopted %v, %v, though %v was confirmed as marked", injected, at, n, ok, want.StepName)
 	}
-	if !want.marked {
-		r := Do(t.Context(), Directories(p.fs, "w4"), p.fs, wire.Task{Kind: wire.TaskWriteCommitted, Run: "digits", Store: testStore, Dir: want.dir, Data: mark(t, want.Digest)}, t0)
+	if !want.Marked {
+		r := checkpoint.Do(t.Context(), checkpoint.Directories(p.fs, "w4"), p.fs, wire.Task{Kind: wire.TaskWriteCommitted, Run: saves.Run, Store: root, Dir: want.Dir, Data: p.Mark(want.Digest)}, saves.Now)
 		if r.Error != "" {
 			t.Fatalf("%v at %d: the mark cannot be repeated: %s", injected, at, r.Error)
 		}
 	}
-	p.goOn(2)
-}
-
-// overwrite changes a file in place, seen through all of its names.
-func overwrite(t testing.TB, mem *disk.Mem, name string, data []byte) {
-	t.Helper()
-	f, err := mem.OpenFile(name, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.Write(data); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	p.GoOn(2)
+	p.Nothing(fmt.Sprintf("%v at %d", injected, at))
 }
 
 // F19, I22: one bit flips in any file of the step, after any operation since it was
 // prepared. It is found before use, and the step before is whole.
 func TestBitFlipAtEveryOperation(t *testing.T) {
 	probe := newProtocol(t)
-	if err := probe.save(10, 1); err != nil {
+	if err := probe.Save(10, 1); err != nil {
 		t.Fatal(err)
 	}
 	probe.on(probe.mem, nil)
 	first := 0
-	probe.tell = func(phase string) {
+	probe.Tell = func(phase string) {
 		if phase == "prepared" {
 			first = probe.ops
 		}
 	}
-	if err := probe.save(20, 1); err != nil {
+	if err := probe.Save(20, 1); err != nil {
 		t.Fatal(err)
 	}
 	last := probe.ops
 	flips, found := 0, 0
 	for at := first; at <= last; at++ {
-		for _, file := range []string{"rank-0/model.pt", "rank-0/rng.pt", "rank-1/model.pt", "rank-1/rng.pt", ManifestFile, CommittedFile} {
+		for _, file := range []string{"rank-0/model.pt", "rank-0/rng.pt", "rank-1/model.pt", "rank-1/rng.pt", checkpoint.ManifestFile, checkpoint.CommittedFile} {
 			p := newProtocol(t)
-			if err := p.save(10, 1); err != nil {
+			if err := p.Save(10, 1); err != nil {
 				t.Fatal(err)
 			}
 			flipped := false
 			flip := func(op int, _ disk.Op) {
-				name := path.Join(StepDir(testStore, "digits", StepName{20, 1, protocolLife}), file)
-				data, err := readSmall(p.mem, name, 1<<20)
+				name := path.Join(checkpoint.StepDir(root, saves.Run, checkpoint.StepName{Step: 20, Generation: 1, Life: saves.Life}), file)
+				data, err := slurp(p.mem, name)
 				if op != at || err != nil || len(data) == 0 {
 					return
 				}
@@ -487,22 +294,22 @@ func TestBitFlipAtEveryOperation(t *testing.T) {
 				flipped = true
 			}
 			p.on(p.mem, flip)
-			err := p.save(20, 1)
+			err := p.Save(20, 1)
 			flip(p.ops, "")
 			p.on(p.mem, nil)
 			if !flipped {
 				continue
 			}
 			flips++
-			got, back := p.restore()
+			got, back := p.Restore()
 			switch {
-			case file == CommittedFile && err == nil:
+			case file == checkpoint.CommittedFile && err == nil:
 				// The log is the truth; the mark only matters to a head without one.
 				if got.Step != 20 {
 					t.Fatalf("a flipped mark cost step 20")
 				}
-				if n, ok := p.adopt(); ok && n.Step == 20 {
-					if l := p.log[1]; !strings.Contains(l.dir, n.String()) {
+				if n, ok := p.Adopt(); ok && n.Step == 20 {
+					if l := p.Log[1]; !strings.Contains(l.Dir, n.String()) {
 						t.Fatalf("adopted %v", n)
 					}
 				}
@@ -511,7 +318,7 @@ func TestBitFlipAtEveryOperation(t *testing.T) {
 			default:
 				found += back
 			}
-			p.goOn(2)
+			p.GoOn(2)
 		}
 	}
 	if flips < 50 || found < 50 {

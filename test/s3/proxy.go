@@ -2,6 +2,7 @@ package s3
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"maps"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 )
 
@@ -20,11 +22,13 @@ type Fault struct {
 	Method string // empty: any
 	Match  string // part of path or query; empty: any
 	Nth    int    // only the nth matching request, from 1; 0: each
+	On     bool   // with Nth: that request and every later one
 
 	Status  int           // answer with it, an S3 error of Code in the body
 	Code    string        // with Status
 	Reset   bool          // close the connection without asking the server
 	Lose    bool          // ask the server, then close the connection
+	Tear    bool          // give the server half of the request's body, then close both connections
 	CutBody bool          // give half of the answer's body, then close
 	Alter   bool          // flip one bit of the answer's body
 	Spoil   bool          // flip one bit of the request's body
@@ -41,6 +45,7 @@ type Proxy struct {
 
 	mu     sync.Mutex
 	faults []*armed
+	listen func(*http.Request)
 }
 
 type armed struct {
@@ -78,16 +83,31 @@ func (p *Proxy) Inject(f Fault) (remove func()) {
 	}
 }
 
+// Listen has every request told to f, one at a time, until stop is called.
+func (p *Proxy) Listen(f func(*http.Request)) (stop func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.listen = f
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.listen = nil
+	}
+}
+
 func (p *Proxy) strike(r *http.Request) *Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.listen != nil {
+		p.listen(r)
+	}
 	var hit *Fault
 	for _, a := range p.faults {
 		if a.Method != "" && a.Method != r.Method || !strings.Contains(r.URL.Path+"?"+r.URL.RawQuery, a.Match) {
 			continue
 		}
 		a.seen++
-		if hit == nil && (a.Nth == 0 || a.Nth == a.seen) {
+		if hit == nil && (a.Nth == 0 || a.Nth == a.seen || a.On && a.seen > a.Nth) {
 			hit = &a.Fault
 		}
 	}
@@ -96,6 +116,8 @@ func (p *Proxy) strike(r *http.Request) *Fault {
 	}
 	return hit
 }
+
+var errTorn = errors.New("torn on the way, as ordered")
 
 func closeConn(w http.ResponseWriter) {
 	c, _, err := http.NewResponseController(w).Hijack()
@@ -143,7 +165,11 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, client *http.Clien
 	if f.Spoil && len(body) > 0 {
 		body[len(body)/2] ^= 1
 	}
-	out, err := http.NewRequestWithContext(r.Context(), r.Method, server+r.URL.RequestURI(), bytes.NewReader(body))
+	sent := io.Reader(bytes.NewReader(body))
+	if f.Tear {
+		sent = io.MultiReader(bytes.NewReader(body[:len(body)/2]), iotest.ErrReader(errTorn))
+	}
+	out, err := http.NewRequestWithContext(r.Context(), r.Method, server+r.URL.RequestURI(), sent)
 	if err != nil {
 		return
 	}

@@ -183,7 +183,9 @@ func (b *Bucket) Sweep(ctx context.Context, run string, o checkpoint.SweepOrder,
 	errs = append(errs, b.abort(ctx, prefix, func(key string) bool {
 		name, _, _ := strings.Cut(strings.TrimPrefix(key, prefix), "/")
 		n, err := checkpoint.ParseStepName(name)
-		return err == nil && n.Life == o.Life && o.Covers(n)
+		// Of a step that stands as well: all of its files are there, and what is not
+		// finished belongs to a try whose answer was lost.
+		return err == nil && n.Life == o.Life && n.Generation < o.Generation
 	}))
 	return removed, errors.Join(errs...)
 }
