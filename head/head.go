@@ -298,7 +298,7 @@ func NodePermission(id string) bus.Permission {
 	return bus.Permission{
 		Publish: []string{
 			wire.HeadRegister + id, wire.HeadHeartbeat + id, wire.HeadReport + id, wire.HeadPrepared + id, wire.HeadFetch + id,
-			wire.HeadRenew + id,
+			wire.HeadRenew + id, wire.HeadNotice + id,
 		},
 		Subscribe: []string{"n." + id + ".>"},
 		Inbox:     wire.InboxPrefix("node-" + id),

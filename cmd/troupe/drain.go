@@ -16,6 +16,9 @@ import (
 // work.
 func nodeState(n api.Node) string {
 	if w := n.Cordon.Word(); w != "" {
+		if n.Cordon.Notice != nil {
+			w += ",noticed"
+		}
 		return string(n.State) + "," + w
 	}
 	return string(n.State)
@@ -54,6 +57,9 @@ func (a *app) nodeDetail(n api.Node) {
 		p("Since", "%s", a.ago(c.Since))
 		if !c.Deadline.IsZero() {
 			p("Deadline", "%s", c.Deadline.Local().Format(time.DateTime))
+		}
+		if s := c.Notice; s != nil {
+			p("Notice", "%s, it may be gone at %s", a.ago(s.Since), s.Deadline.Local().Format(time.DateTime))
 		}
 	}
 	p("Address", "%s", n.Address)

@@ -67,6 +67,7 @@ type embeddedOptions struct {
 	logger  *slog.Logger
 	orphan  time.Duration
 	nodeCPU unit.MilliCPU
+	notice  noticeFlags
 	// Of a launch over several hosts.
 	address string // where other nodes reach this one; default 127.0.0.1
 	labels  map[string]string
@@ -134,7 +135,7 @@ func startEmbedded(ctx context.Context, o embeddedOptions) (_ *embedded, err err
 	if o.address != "" {
 		ao.Address = o.address
 	}
-	ao.Labels = o.labels
+	ao.Labels, ao.NoticeFile, ao.NoticeGrace = o.labels, o.notice.file, o.notice.grace
 	if e.agent, err = agent.New(ao); err != nil {
 		return nil, err
 	}

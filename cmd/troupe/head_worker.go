@@ -115,15 +115,21 @@ func (a *app) headCommand() *cobra.Command {
 func (a *app) workerCommand() *cobra.Command {
 	c := &cobra.Command{Use: "worker", Short: "A node agent as a process of its own: start, restart", Example: "  troupe worker start --head head-01 --state /var/lib/troupe-node"}
 	var state, headAddr, tokenFile, keyFile, localAddr, name, gpus, cpus, memory string
+	var spot noticeFlags
 	var labels []string
 	start := &cobra.Command{
 		Use: "start", Short: "Start the agent of this node", Args: cobra.NoArgs, Annotations: daemon,
-		Example: "  troupe worker start --head head-01 --state /var/lib/troupe-node\n  troupe worker start --head 10.0.0.1:7600 --local-addr 10.0.0.7 --state /var/lib/troupe-node\n  troupe worker start --head nats://127.0.0.1:7602 --token-file /var/lib/troupe/node.token --state /var/lib/troupe-node",
+		Example: "  troupe worker start --head head-01 --state /var/lib/troupe-node\n  troupe worker start --head 10.0.0.1:7600 --local-addr 10.0.0.7 --state /var/lib/troupe-node\n  troupe worker start --head head-01 --state /var/lib/troupe-node --notice-file /run/spot-notice --notice-grace 90s\n  troupe worker start --head nats://127.0.0.1:7602 --token-file /var/lib/troupe/node.token --state /var/lib/troupe-node",
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir, err := ownFolder(c, state)
 			if err != nil {
 				return err
 			}
+			if err := spot.check(); err != nil {
+				return err
+			}
+			noticed := spot.listen()
+			defer noticed.stop()
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			log := newLogger(a.err)
@@ -137,6 +143,7 @@ func (a *app) workerCommand() *cobra.Command {
 				return err
 			}
 			o.Name, o.OwnProcess = name, true
+			o.NoticeFile, o.NoticeGrace = spot.file, spot.grace
 			if u, err := url.Parse(link.busURL); err == nil {
 				o.Heads = []string{u.Host}
 			}
@@ -171,6 +178,7 @@ func (a *app) workerCommand() *cobra.Command {
 			}
 			defer dropSockets(dir)
 			defer ag.Close()
+			noticed.pass(rctx, ag)
 			_, _ = fmt.Fprintf(a.out, "node %s, head %s\n", id, link.busURL)
 			if err := runAgent(rctx, ag); err != nil || !again.Load() {
 				return err
@@ -189,6 +197,7 @@ func (a *app) workerCommand() *cobra.Command {
 	f.StringVar(&gpus, "gpus", "auto", "`what`: auto, none, or fake:2x80GiB")
 	f.StringVar(&cpus, "cpus", "", "`N`: CPUs to offer (default all)")
 	f.StringVar(&memory, "memory", "", "`size`: memory to offer (default all)")
+	spot.add(start)
 	f.StringArrayVar(&labels, "label", nil, "`NAME=VALUE`: of the node; may be repeated")
 	c.AddCommand(start, a.workerRestartCommand())
 	return c

@@ -57,6 +57,7 @@ type upFlags struct {
 	gpus, name    string
 	orphan        time.Duration
 	ready         int
+	spot          noticeFlags
 }
 
 func (a *app) upCommand() *cobra.Command {
@@ -67,6 +68,9 @@ func (a *app) upCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			state, err := stateFolder(o.state)
 			if err != nil {
+				return err
+			}
+			if err := o.spot.check(); err != nil {
 				return err
 			}
 			if u, alive, err := readUp(state); err != nil {
@@ -92,6 +96,7 @@ func (a *app) upCommand() *cobra.Command {
 	f.StringVar(&o.gpus, "gpus", "auto", "`what`: auto, none, or fake:2x80GiB")
 	f.StringVar(&o.name, "name", "", "`name`: of head and node (default the host's)")
 	f.DurationVar(&o.orphan, "orphan-time", embeddedOrphan, "`time`: how long ranks outlive the cluster; a restart within it finds them")
+	o.spot.add(c)
 	f.IntVar(&o.ready, "ready-fd", -1, "")
 	_ = f.MarkHidden("ready-fd")
 	return c
@@ -118,16 +123,19 @@ func newLogger(w io.Writer) *slog.Logger {
 }
 
 func (a *app) upForeground(ctx context.Context, state string, o upFlags) error {
+	noticed := o.spot.listen()
+	defer noticed.stop()
 	sctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	apiAddr, busAddr := o.addresses()
 	e, err := startEmbedded(sctx, embeddedOptions{
-		state: state, api: apiAddr, bus: busAddr, gpus: o.gpus, name: o.name, logger: newLogger(a.err), orphan: o.orphan,
+		state: state, api: apiAddr, bus: busAddr, gpus: o.gpus, name: o.name, logger: newLogger(a.err), orphan: o.orphan, notice: o.spot,
 	})
 	if err != nil {
 		return err
 	}
 	defer e.close()
+	noticed.pass(sctx, e.agent)
 	u, err := e.info()
 	if err != nil {
 		return err
@@ -199,6 +207,7 @@ func (a *app) upDetached(ctx context.Context, state string, o upFlags) error {
 	args := []string{
 		"up", "--state", state, "--port", strconv.Itoa(o.port), "--bus-port", strconv.Itoa(o.busPort), "--gpus", o.gpus,
 		"--name", o.name, "--orphan-time", o.orphan.String(), "--ready-fd", "3",
+		"--notice-file", o.spot.file, "--notice-grace", o.spot.grace.String(),
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), exe, args...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{w}

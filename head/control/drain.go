@@ -24,7 +24,7 @@ func (h *Head) drainAll(ctx context.Context) (next time.Duration) {
 	}
 	v := h.Store.View()
 	for _, n := range v.Nodes() {
-		if n.Cordon != nil && n.Cordon.Drain && n.State == api.NodeReady {
+		if n.Draining() && n.State == api.NodeReady {
 			h.leaveNode(ctx, v, n)
 		}
 	}
@@ -39,7 +39,7 @@ func (h *Head) drainAll(ctx context.Context) (next time.Duration) {
 
 // leaveNode makes every job with something on a drained node leave it.
 func (h *Head) leaveNode(ctx context.Context, v *state.View, n *state.Node) {
-	seen := map[string]bool{}
+	seen, c := map[string]bool{}, n.Cordoned()
 	for _, hold := range v.HoldsOn(n.ID) {
 		g := v.Group(hold.Group)
 		if hold.Releasing || g == nil || g.State != api.GroupPlaced || seen[g.ID] {
@@ -52,10 +52,16 @@ func (h *Head) leaveNode(ctx context.Context, v *state.View, n *state.Node) {
 				continue
 			}
 			runs = true
-			if j.Stop == nil && !j.OwnerGone && (j.Drain == nil || j.Drain.Kind == state.DrainResize) {
+			switch {
+			case j.Stop != nil || j.OwnerGone:
+			case j.Drain == nil || j.Drain.Kind == state.DrainResize || j.Drain.Kind == state.DrainMove && j.Drain.Tighter(c):
 				h.try(ctx, state.KindDrainJob, state.DrainJob{Job: j.ID, Drain: state.Drain{
-					Kind: state.DrainMove, Node: n.ID, Deadline: n.Cordon.Deadline, Reason: drainReason(n),
+					Kind: state.DrainMove, Node: n.ID, Deadline: c.Deadline, Reason: drainReason(n),
 				}})
+			case j.Drain.Tighter(c):
+				d := *j.Drain // it ends anyway, and now by the node's deadline
+				d.Deadline = c.Deadline
+				h.try(ctx, state.KindDrainJob, state.DrainJob{Job: j.ID, Drain: d})
 			}
 		}
 		if !runs {
@@ -69,24 +75,28 @@ func drainReason(n *state.Node) string {
 	if name == "" {
 		name = n.ID
 	}
-	if n.Cordon == nil || n.Cordon.Reason == "" {
+	switch c := n.Cordoned(); {
+	case c == nil || c.Reason == "":
 		return "node " + name + " is drained"
+	case n.Notice != nil:
+		return c.Reason // which names the node
+	default:
+		return "node " + name + " is drained: " + c.Reason
 	}
-	return "node " + name + " is drained: " + n.Cordon.Reason
 }
 
 // whyNot is why a node takes nothing new.
 func whyNot(n *state.Node) string {
-	switch {
-	case n.State != api.NodeReady || n.Cordon == nil:
+	switch c := n.Cordoned(); {
+	case n.State != api.NodeReady || c == nil:
 		return n.Why
-	case n.Cordon.Drain:
+	case c.Drain:
 		return drainReason(n)
-	}
-	if n.Cordon.Reason == "" {
+	case c.Reason == "":
 		return "cordoned"
+	default:
+		return "cordoned: " + c.Reason
 	}
-	return "cordoned: " + n.Cordon.Reason
 }
 
 // drainOne takes one step of one job.
@@ -138,7 +148,7 @@ func (h *Head) staysAnyway(v *state.View, j *state.Job) bool {
 		return true
 	}
 	for _, b := range g.Placed {
-		if n := v.Node(b.Node); n == nil || n.Cordon != nil && n.Cordon.Drain {
+		if n := v.Node(b.Node); n == nil || n.Draining() {
 			return false
 		}
 	}

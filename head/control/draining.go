@@ -76,11 +76,14 @@ func (h *Head) cordon(ctx context.Context, id string, c *state.NodeDrain) (api.N
 
 // cordonView is how far the drain of a node has come (P7).
 func (h *Head) cordonView(v *state.View, n *state.Node) *api.Cordon {
-	c := n.Cordon
+	c := n.Cordoned()
 	if c == nil {
 		return nil
 	}
 	out := &api.Cordon{Drain: c.Drain, Reason: c.Reason, Since: at(c.Since), Deadline: at(c.Deadline)}
+	if s := n.Notice; s != nil {
+		out.Notice = &api.Notice{Reason: s.Reason, Since: at(s.Since), Deadline: at(s.Deadline)}
+	}
 	if !c.Drain {
 		return out
 	}

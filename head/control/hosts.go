@@ -71,7 +71,7 @@ func (h *Head) hostsOf(v *state.View, j *state.Job) (f supervise.Hosts, suspect 
 	for _, n := range v.Nodes() {
 		in := slices.Contains(f.Members, n.ID)
 		suspect = suspect || in && n.State == api.NodeSuspect
-		if n.Cordon != nil && (!in || n.Cordon.Drain) {
+		if n.Cordoned() != nil && (!in || n.Draining()) {
 			continue // while an attempt runs there, drainAll ends it in order first
 		}
 		if n.State != api.NodeReady || n.Info.Leaving || hostRanks(n) == 0 {
@@ -151,7 +151,7 @@ func (h *Head) gather(ctx context.Context, v *state.View, j *state.Job) (done, a
 func (h *Head) onDrained(v *state.View, members []string) bool {
 	return slices.ContainsFunc(members, func(id string) bool {
 		n := v.Node(id)
-		return n != nil && n.Cordon != nil && n.Cordon.Drain
+		return n != nil && n.Draining()
 	})
 }
 

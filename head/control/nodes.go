@@ -70,6 +70,7 @@ func (h *Head) subscribe(ctx context.Context) error {
 		wire.HeadFetch:     h.onFetch,
 		wire.HeadRenew:     h.onRenew,
 		wire.HeadShim:      h.onShimCall,
+		wire.HeadNotice:    h.onNotice,
 	}
 	for prefix, handle := range handlers {
 		// One slow node must not hold up the others of a subject.

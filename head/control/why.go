@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -105,7 +106,16 @@ func (h *Head) whyJob(v *state.View, j *state.Job) api.Why {
 		if j.Reason != nil && j.Reason.Text != "" {
 			w.Answer += ": " + j.Reason.Text
 		}
-	case api.Draining, api.Held, api.Suspended:
+	case api.Draining:
+		w.Answer = "It is being drained."
+		if j.Drain != nil {
+			w.Answer = fmt.Sprintf("It is being drained: %s; it waits for %s.", j.Drain.Reason, h.drainText(v, j))
+			w.Reasons = []api.Reason{{Code: api.ReasonPolicy, Text: j.Drain.Reason, Where: j.Drain.Node}}
+			if j.Drain.Deadline != 0 {
+				w.Answer += " What has not ended by " + at(j.Drain.Deadline).Format(time.RFC3339) + " is ended by force."
+			}
+		}
+	case api.Held, api.Suspended:
 		w.Answer = "It is " + string(j.State) + "."
 	}
 	if j.Reason != nil && len(w.Reasons) == 0 {
@@ -167,12 +177,39 @@ func (h *Head) whyGroup(v *state.View, g *state.Group) api.Why {
 	return w
 }
 
+// leftText says what has not left a drained node.
+func leftText(c *api.Cordon) string {
+	if len(c.Jobs) == 0 {
+		return "Nothing of a job is left on it."
+	}
+	text := fmt.Sprintf("%s left on it", counted(len(c.Jobs), "thing"))
+	if !c.Deadline.IsZero() {
+		text += ", which is ended at " + c.Deadline.Format(time.RFC3339)
+	}
+	return text + "."
+}
+
 func (h *Head) whyNode(v *state.View, n *state.Node) api.Why {
 	w := api.Why{Target: "node/" + n.ID, State: string(n.State), Events: h.recent(v, "node/"+n.ID)}
 	w.Answer = "It is ready and takes new work."
 	if n.State != api.NodeReady {
 		w.Answer = fmt.Sprintf("It takes nothing new: %s.", n.Why)
 		w.Reasons = []api.Reason{{Code: api.ReasonHealth, Text: n.Why, Where: n.ID, Frees: "the agent's return"}}
+	}
+	c := h.cordonView(v, n)
+	if c == nil {
+		return w
+	}
+	frees := "troupe node undrain " + n.Info.Name
+	if c.Notice != nil {
+		frees = "the end of its notice, or " + frees
+	}
+	w.Reasons = append(w.Reasons, api.Reason{Code: api.ReasonPolicy, Text: whyNot(n), Where: n.ID, Frees: frees})
+	if n.State == api.NodeReady {
+		w.Answer = fmt.Sprintf("It takes nothing new: %s.", whyNot(n))
+		if c.Drain {
+			w.Answer += " " + leftText(c)
+		}
 	}
 	return w
 }

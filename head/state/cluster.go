@@ -44,12 +44,16 @@ func registerNode(t *tx, c RegisterNode) any {
 	}
 	n.Seq = c.Seq
 	n.Info, n.State, n.Why, n.Changed, n.Index, n.Hold = c.Info, api.NodeReady, "", t.now, t.index, 0
+	void := ""
+	if old != nil && old.Info.BootID != c.Info.BootID {
+		void = n.rebooted()
+	}
 	t.put(tNode, &n)
 	switch {
 	case old == nil:
 		t.event("node-joined", "node/"+c.ID, "%s CPU, %s, version %s", c.Info.CPU, plural(len(c.Info.GPUs), "GPU"), c.Info.Version)
 	case old.Info.BootID != c.Info.BootID:
-		t.event("node-rebooted", "node/"+c.ID, "a new boot id: nothing of the former boot runs")
+		t.event("node-rebooted", "node/"+c.ID, "a new boot id: nothing of the former boot runs%s", void)
 	case old.Info.Session != c.Info.Session:
 		t.event("node-returned", "node/"+c.ID, "the agent was started again; %d allocations found", len(c.Present))
 	case c.Info.Leaving && !old.Info.Leaving:

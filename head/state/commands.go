@@ -50,6 +50,7 @@ const (
 	KindCancelDrain
 	KindDrainNode
 	KindResizeGroup
+	KindNodeNotice
 )
 
 // Header starts every command: kind byte, then this, then the body.

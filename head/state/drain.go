@@ -175,10 +175,10 @@ func drainNode(t *tx, c DrainNode) any {
 	w := *n
 	w.Index = t.index
 	switch {
-	case c.Cordon == nil && n.Cordon == nil:
+	case c.Cordon == nil && n.Cordoned() == nil:
 		return nil
 	case c.Cordon == nil:
-		w.Cordon = nil
+		w.Cordon, w.Notice = nil, nil // somebody's word counts more than the agent's
 		t.event("node-uncordoned", "node/"+n.ID, "it takes new work again")
 	default:
 		d := *c.Cordon

@@ -383,6 +383,14 @@ func TestModel(t *testing.T) {
 				}
 				w.do(KindDrainNode, cmd)
 			},
+			"notice": func(*rapid.T) {
+				cmd := NodeNotice{ID: w.pick("node", worldNodes), Number: uint64(w.draw("number", 20)), Reason: "spot", Deadline: int64(w.draw("deadline", 1000)) * 1e9}
+				if n := w.s.View().Node(cmd.ID); n != nil && w.draw("boot", 8) > 0 {
+					cmd.Boot = n.Info.BootID
+				}
+				cmd.Withdrawn = w.draw("withdrawn", 3) == 0
+				w.do(KindNodeNotice, cmd)
+			},
 			"drain": func(*rapid.T) {
 				id := w.pick("job", w.jobIDs())
 				kind := []DrainKind{DrainStop, DrainMove, DrainResize}[w.draw("kind", 3)]

@@ -67,11 +67,15 @@ type Node struct {
 	Hold int64 `json:"hold,omitempty"`
 	// Cordon: it takes nothing new; Drain: and what runs there is to leave.
 	Cordon *NodeDrain `json:"cordon,omitempty"`
+	// Notice: the node is about to be taken away; Noticed is the newest number of what its
+	// agent said of that.
+	Notice  *Notice `json:"notice,omitempty"`
+	Noticed uint64  `json:"noticed,omitempty"`
 }
 
 // Schedulable reports whether something new may be placed on the node.
 func (n *Node) Schedulable() bool {
-	return n.State == api.NodeReady && n.Cordon == nil && !n.Info.Leaving
+	return n.State == api.NodeReady && n.Cordoned() == nil && !n.Info.Leaving
 }
 
 // Group is a placement group. It holds resources through Hold records only.

@@ -237,4 +237,5 @@ var handlers = map[Kind]handler{
 	KindCancelDrain:      on(cancelDrain),
 	KindDrainNode:        on(drainNode),
 	KindResizeGroup:      on(resizeGroup),
+	KindNodeNotice:       on(nodeNotice),
 }

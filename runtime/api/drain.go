@@ -14,6 +14,15 @@ type Cordon struct {
 	Since    time.Time      `json:"since"`
 	Deadline time.Time      `json:"deadline,omitzero"` // then what is left is ended by force
 	Jobs     []DrainingWork `json:"jobs,omitempty"`    // what is still there
+	// Notice: the node's own agent said that the node is about to be taken away.
+	Notice *Notice `json:"notice,omitempty"`
+}
+
+// Notice says that a spot or preemptible node is about to be taken away.
+type Notice struct {
+	Reason   string    `json:"reason"`
+	Since    time.Time `json:"since"`
+	Deadline time.Time `json:"deadline"` // then the node may be gone
 }
 
 // DrainingWork is something that has not left a drained node yet.

@@ -11,6 +11,7 @@ const (
 	HeadPrepared  = "head.prepared."  // + node; Prepared → Verdict
 	HeadFetch     = "head.fetch."     // + node; nothing → Desired
 	HeadRenew     = "head.renew."     // + node; RenewRequest → RenewReply
+	HeadNotice    = "head.notice."    // + node; Notice → NoticeAck
 )
 
 // NodeDesired is where a node hears its desired state.

@@ -18,7 +18,8 @@ import (
 func newTwo(t *testing.T) *apart {
 	h := newApart(t)
 	den := h.start("worker", "start", "--state", h.path("node2"), "--name", "den", "--cpus", "4",
-		"--head", "nats://"+h.busAddr, "--token-file", h.path("head/node.token"))
+		"--head", "nats://"+h.busAddr, "--token-file", h.path("head/node.token"), "--notice-file", h.path("notice-den"))
+	h.den = den
 	den.says(`^node n[0-9a-f]+, head nats://`)
 	t.Cleanup(func() {
 		for line := range strings.FieldsSeq(h.troupe("ps", "--all", "-o", "name").out) {

@@ -15,6 +15,7 @@ type apart struct {
 	*home
 	apiAddr, busAddr string
 	head, worker     *running
+	den              *running // a second worker, if any
 }
 
 func newApart(t *testing.T) *apart {
@@ -48,7 +49,7 @@ func (h *apart) startHead() {
 func (h *apart) startWorker() {
 	h.t.Helper()
 	h.worker = h.start("worker", "start", "--state", h.path("node"), "--name", "box", "--cpus", "4",
-		"--head", "nats://"+h.busAddr, "--token-file", h.path("head/node.token"))
+		"--head", "nats://"+h.busAddr, "--token-file", h.path("head/node.token"), "--notice-file", h.path("notice-box"))
 	h.worker.says(`^node n[0-9a-f]+, head nats://`)
 }
 

@@ -57,7 +57,9 @@ type running struct {
 	stop context.CancelFunc
 	// leave announces a restart.
 	leave func(context.Context) error
-	done  chan struct{}
+	// notice is the signal that the machine is about to be taken away.
+	notice func(signal string)
+	done   chan struct{}
 }
 
 // disk is where the node finds the checkpoint store.
@@ -160,6 +162,7 @@ func (n *Node) StartAgent() {
 	conn := n.c.Bus.Connect(n.identity(), bus.Permission{
 		Publish: []string{
 			wire.HeadRegister + n.ID, wire.HeadHeartbeat + n.ID, wire.HeadReport + n.ID, wire.HeadPrepared + n.ID, wire.HeadFetch + n.ID,
+			wire.HeadNotice + n.ID,
 		},
 		Subscribe: []string{"n." + n.ID + ".>"}, Inbox: wire.InboxPrefix(n.identity()),
 	})
@@ -167,6 +170,7 @@ func (n *Node) StartAgent() {
 		NodeID: n.ID, Name: n.ID, Address: "10.0.0.1", StateDir: filepath.Join(n.dir, "state"), SocketRoot: filepath.Join(n.c.dir, "s-"+n.ID),
 		Labels: n.Labels, CPU: n.CPU, Memory: n.Memory, GPU: g, Bus: tap{conn, n.c, n}, Clock: bootClock{n.clock, n}, Logger: n.c.logger(n.ID),
 		Version: "sim", Launcher: launcher{n}, Ports: n.ports, Disk: n.disk(), BootID: n.boot(), Random: n.c.random, NoSocket: true,
+		NoticeFile: n.noticeFile(),
 	})
 	if err != nil {
 		n.c.fail("node %s: the agent does not start: %v", n.ID, err)
@@ -174,7 +178,7 @@ func (n *Node) StartAgent() {
 		return
 	}
 	ctx, cancel := context.WithCancel(n.c.ctx)
-	r := &running{conn: conn, stop: cancel, leave: a.AnnounceRestart, done: make(chan struct{})}
+	r := &running{conn: conn, stop: cancel, leave: a.AnnounceRestart, notice: a.NoticeSignal, done: make(chan struct{})}
 	n.mu.Lock()
 	n.agent = r
 	n.mu.Unlock()

@@ -26,7 +26,7 @@ func (s *simulation) undrain() {
 		return
 	}
 	for _, n := range s.c.View().Nodes() {
-		if n.Cordon != nil {
+		if n.Cordoned() != nil {
 			ctx, cancel := context.WithTimeout(s.c.ctx, 5*time.Second)
 			_, _ = h.UncordonNode(ctx, n.ID) // tried again by the caller
 			cancel()

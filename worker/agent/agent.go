@@ -26,6 +26,7 @@ const (
 	lockFile    = "agent.lock"
 	accessFile  = "shim-bus.json" // 0600: how shims reach the bus by themselves
 	warmFile    = "warm.json"     // what was learned of scripts
+	noticeFile  = "notice.json"   // that this node is about to be taken away
 )
 
 // Agent is one node's agent.
@@ -41,6 +42,7 @@ type Agent struct {
 	wg      sync.WaitGroup
 
 	wakeSession, wakeReport, wakeFetch    chan struct{}
+	wakeNotice                            chan struct{}
 	tasks, workers, logs, prepares, beats chan struct{} // bounds of work that is under way
 
 	mu         sync.Mutex
@@ -58,6 +60,7 @@ type Agent struct {
 	preparing  map[prepareKey]bool
 	env        envs
 	launches   launches
+	notices    notices
 	leaving    leaving
 
 	spares *spares // nil without warm starts
@@ -89,7 +92,8 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{
 		Options: o, lock: lock, allocs: map[string]*alloc{}, preparing: map[prepareKey]bool{},
 		wakeSession: make(chan struct{}, 1), wakeReport: make(chan struct{}, 1), wakeFetch: make(chan struct{}, 1),
-		tasks: make(chan struct{}, maxTasks), workers: make(chan struct{}, maxWorkers), logs: make(chan struct{}, maxLogs),
+		wakeNotice: make(chan struct{}, 1),
+		tasks:      make(chan struct{}, maxTasks), workers: make(chan struct{}, maxWorkers), logs: make(chan struct{}, maxLogs),
 		prepares: make(chan struct{}, maxPrepares), beats: make(chan struct{}, maxBeats),
 	}
 	if l, ok := a.Launcher.(launcher); ok && a.Warm != "" {
@@ -111,6 +115,7 @@ func (a *Agent) prepare() error {
 		return fmt.Errorf("draw a session: %w", err)
 	}
 	a.session = "s" + hex.EncodeToString(b[:])
+	a.readNotices()
 	a.stores = store.New(a.Disk, a.session).Open
 	var err error
 	if a.started, err = nextStart(a.StateDir, a.Clock.Now().UnixNano()); err != nil {
@@ -191,7 +196,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, loop := range []func(context.Context){a.keepSession, a.keepReporting, a.keepFetching, a.keepGPUs} {
+	for _, loop := range []func(context.Context){a.keepSession, a.keepReporting, a.keepFetching, a.keepGPUs, a.keepNotices} {
 		a.spawn(func() { loop(ctx) })
 	}
 	<-ctx.Done()

@@ -285,6 +285,7 @@ type world struct {
 	state   string
 	sockets string
 	log     *logBuffer
+	change  []func(*Options) // of simulated agents
 }
 
 func newWorld(t *testing.T) *world {

@@ -20,6 +20,7 @@ import (
 	"github.com/troupe-runtime/troupe/runtime/clock"
 	"github.com/troupe-runtime/troupe/runtime/disk"
 	"github.com/troupe-runtime/troupe/runtime/unit"
+	"github.com/troupe-runtime/troupe/runtime/wire"
 	"github.com/troupe-runtime/troupe/worker/gpu"
 	"github.com/troupe-runtime/troupe/worker/process"
 )
@@ -86,6 +87,12 @@ type Options struct {
 	// ends this agent and starts another one on the same folder. It must not block. nil:
 	// such requests are refused.
 	OnRestart func()
+	// NoticeFile, if any, is an absolute path: once something lies there this node is about
+	// to be taken away. What it holds may name the time: see ParseNotice.
+	NoticeFile string
+	// NoticeGrace is the time that a notice leaves which names none; default 2 min, at most
+	// wire.MaxNoticeLeft.
+	NoticeGrace time.Duration
 	// NoSocket leaves out <StateDir>/agent.sock. A simulated cluster needs that, since
 	// waiting on a real socket is not waiting for virtual time.
 	NoSocket bool
@@ -122,6 +129,15 @@ func (o *Options) complete() error {
 	}
 	if o.GPU == nil {
 		o.GPU = gpu.None()
+	}
+	if o.NoticeFile != "" && !filepath.IsAbs(o.NoticeFile) {
+		return fmt.Errorf("notice file %q must be absolute", o.NoticeFile)
+	}
+	if o.NoticeGrace == 0 {
+		o.NoticeGrace = DefaultNoticeGrace
+	}
+	if o.NoticeGrace < 0 || o.NoticeGrace > wire.MaxNoticeLeft {
+		return fmt.Errorf("notice grace %s: want more than 0 and at most %s", o.NoticeGrace, wire.MaxNoticeLeft)
 	}
 	if o.ReleasePatience <= 0 {
 		o.ReleasePatience = 10 * time.Second

@@ -121,6 +121,7 @@ func (a *Agent) keepSession(ctx context.Context) {
 				wait.reset()
 				wake(a.wakeFetch)
 				wake(a.wakeReport)
+				wake(a.wakeNotice)
 			} else {
 				_ = a.Clock.Sleep(ctx, beatSpacing)
 				a.pause(ctx, a.wakeSession, wait.next())

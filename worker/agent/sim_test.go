@@ -171,6 +171,9 @@ func simulated(t *testing.T, before func(*world), f func(w *world, a *Agent, l *
 		l := &scripted{shims: map[string]*script{}}
 		o := w.options()
 		o.Clock, o.Launcher, o.NoSocket, o.BootID = clock.Virtual(), l, true, "boot"
+		for _, f := range w.change {
+			f(&o)
+		}
 		a, err := New(o)
 		if err != nil {
 			t.Fatal(err)
