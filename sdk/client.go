@@ -286,26 +286,35 @@ func (c *Client) Status(ctx context.Context) (api.Status, error) {
 
 // list collects all pages of a collection, or the first limit rows.
 func list[T any](ctx context.Context, c *Client, path string, query url.Values, limit int) (api.List[T], error) {
-	all := api.List[T]{Items: []T{}}
+	return collect(ctx, c, path, query, limit, func(p *api.List[T]) *api.List[T] { return p })
+}
+
+// collect reads pages that hold a list and more; what is more comes from the last page.
+func collect[T, P any](ctx context.Context, c *Client, path string, query url.Values, limit int, of func(*P) *api.List[T]) (P, error) {
+	var all P
+	items := []T{}
 	if query == nil {
 		query = url.Values{}
 	}
 	for {
 		n := 1000
 		if limit > 0 {
-			n = min(n, limit-len(all.Items))
+			n = min(n, limit-len(items))
 		}
 		query.Set("limit", strconv.Itoa(n))
-		var page api.List[T]
+		var page P
 		if _, err := c.do(ctx, call{method: http.MethodGet, path: path, query: query}, &page); err != nil {
+			of(&all).Items = items
 			return all, err
 		}
-		all.Items = append(all.Items, page.Items...)
-		all.Index, all.Remaining, all.Cursor = page.Index, page.Remaining, page.Cursor
-		if page.Cursor == "" || limit > 0 && len(all.Items) >= limit {
+		got := of(&page)
+		items = append(items, got.Items...)
+		all = page
+		of(&all).Items = items
+		if got.Cursor == "" || limit > 0 && len(items) >= limit {
 			return all, nil
 		}
-		query.Set("cursor", page.Cursor)
+		query.Set("cursor", got.Cursor)
 	}
 }
 

@@ -211,7 +211,7 @@ func (c *Client) Events(ctx context.Context, after uint64, object string, limit 
 	return l, c.get(ctx, "/api/v1/events", q, &l)
 }
 
-// Checkpoints of a run or of the run of a job, newest first.
-func (c *Client) Checkpoints(ctx context.Context, run string, limit int) (api.List[api.Checkpoint], error) {
-	return list[api.Checkpoint](ctx, c, "/api/v1/checkpoints", url.Values{"run": {run}}, limit)
+// Checkpoints of a run or of the run of a job, newest first, with how often it saves.
+func (c *Client) Checkpoints(ctx context.Context, run string, limit int) (api.CheckpointList, error) {
+	return collect(ctx, c, "/api/v1/checkpoints", url.Values{"run": {run}}, limit, func(p *api.CheckpointList) *api.List[api.Checkpoint] { return &p.List })
 }

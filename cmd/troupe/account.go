@@ -162,6 +162,9 @@ func savingText(s *api.SavingPlan) string {
 	if s.Restart > 0 {
 		restart = spanText(s.Restart)
 	}
+	if s.Upload > 0 {
+		stall += " and takes " + spanText(s.Upload) + " more to be committed"
+	}
 	text += fmt.Sprintf("; a save stands still for %s, a restart takes %s, %s expected between failures (%s so far)", stall, restart, spanText(s.MTBF), plural(s.Failures, "failure"))
 	if s.Interval != "auto" {
 		text += "; best: " + spanText(s.Best)

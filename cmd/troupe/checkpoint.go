@@ -46,7 +46,15 @@ func (a *app) checkpointList() *cobra.Command {
 			if err != nil {
 				return noRun(err, run)
 			}
-			show(a, l, func(x api.Checkpoint) string { return fmt.Sprintf("%s/%d", x.Run, x.Step) }, func(xs []api.Checkpoint) table {
+			if a.format == "json" {
+				a.json(a.out, l)
+				a.more(len(l.Items), l.Remaining)
+				return nil
+			}
+			if l.Saving != nil && (a.format == "table" || a.format == "wide") {
+				_, _ = fmt.Fprintf(a.out, "saves %s\n", savingText(l.Saving))
+			}
+			show(a, l.List, func(x api.Checkpoint) string { return fmt.Sprintf("%s/%d", x.Run, x.Step) }, func(xs []api.Checkpoint) table {
 				return a.checkpointTable(xs, run == "")
 			})
 			return nil

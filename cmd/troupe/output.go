@@ -123,8 +123,13 @@ func show[T any](a *app, l api.List[T], name func(T) string, f func([]T) table) 
 	default:
 		a.print(f(l.Items))
 	}
-	if l.Remaining > 0 {
-		a.note("%d of %d; --all shows the rest", len(l.Items), int64(len(l.Items))+l.Remaining)
+	a.more(len(l.Items), l.Remaining)
+}
+
+// more says that not all is shown.
+func (a *app) more(shown int, remaining int64) {
+	if remaining > 0 {
+		a.note("%d of %d; --all shows the rest", shown, int64(shown)+remaining)
 	}
 }
 

@@ -51,6 +51,8 @@ type Attempt struct {
 	Kept    *int64 // the newest step that it committed
 	Saving  time.Duration
 	Stalled time.Duration
+	Upload  time.Duration // staged saves took to be committed, all together
+	Uploads int64         // how many these are
 }
 
 // Job is what the time of a job is accounted by.

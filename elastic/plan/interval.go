@@ -153,15 +153,16 @@ func (i Interval) Due(c Costs, first, last, now time.Time) bool {
 	return now.Sub(from) >= every
 }
 
-// Costs are what was measured of a job: the mean stall of its saves, the mean of its
-// recoveries, and its failures in the time that its ranks ran.
+// Costs are what was measured of a job: the mean stall of its saves, the mean upload of
+// those that were staged, the mean of its recoveries, and its failures in the time that its ranks ran.
 func (j *Job) Costs(saves, failures, ranks int64) Costs {
 	var c Costs
-	var saving, ran, recovered time.Duration
-	var n int64
+	var saving, ran, recovered, upload time.Duration
+	var n, uploads int64
 	for i := range j.Attempts {
 		a := &j.Attempts[i]
 		saving += max(0, a.Saving)
+		upload, uploads = upload+max(0, a.Upload), uploads+max(0, a.Uploads)
 		if !a.Running.IsZero() && a.Ended.After(a.Running) {
 			ran += a.Ended.Sub(a.Running)
 		}
@@ -172,6 +173,9 @@ func (j *Job) Costs(saves, failures, ranks int64) Costs {
 	}
 	if saves > 0 {
 		c.Stall = saving / time.Duration(saves)
+	}
+	if uploads > 0 {
+		c.Upload = upload / time.Duration(uploads)
 	}
 	if n > 0 {
 		c.Restart = recovered / time.Duration(n)

@@ -126,13 +126,17 @@ func TestDue(t *testing.T) {
 // TestCosts: what is measured of a job.
 func TestCosts(t *testing.T) {
 	j := Job{Steps: true, Attempts: []Attempt{
-		{Running: at(0), First: at(5), Ended: at(3600), Saving: 30 * time.Second},
-		{Running: at(3610), First: at(3620), Ended: at(7200), Saving: 10 * time.Second},
+		{Running: at(0), First: at(5), Ended: at(3600), Saving: 30 * time.Second, Upload: 50 * time.Second, Uploads: 4},
+		{Running: at(3610), First: at(3620), Ended: at(7200), Saving: 10 * time.Second, Upload: 10 * time.Second, Uploads: 1},
 		{Running: at(7230), First: at(7240)},
 	}}
 	c := j.Costs(20, 2, 8)
-	if c.Stall != 2*time.Second || c.Restart != 30*time.Second || c.MTBF <= 0 {
+	if c.Stall != 2*time.Second || c.Upload != 12*time.Second || c.Restart != 30*time.Second || c.MTBF <= 0 {
 		t.Errorf("%+v", c)
+	}
+	// No save begins before the last one can be committed.
+	if best := (Costs{Stall: time.Millisecond, Upload: 3 * time.Hour, Restart: time.Second, MTBF: time.Minute}).Best(); best != 3*time.Hour {
+		t.Errorf("best: every %s", best)
 	}
 	if g := (&Job{}).Costs(0, 0, 8).Guessed(); g.Stall != guessStall || g.Restart != guessRestart || g.MTBF < 6000*time.Hour {
 		t.Errorf("%+v", g)

@@ -36,6 +36,9 @@ type Backend interface {
 	Actors(ctx context.Context) ([]api.Actor, uint64, error)
 	Actor(ctx context.Context, id string) (api.Actor, error) // id or namespace/name
 	Checkpoints(ctx context.Context, run string) ([]api.Checkpoint, uint64, error)
+	// Saving says how often a run saves, by its name or by the id of a job of it; nil where
+	// the script decides, or nothing is known of it.
+	Saving(ctx context.Context, run string) *api.SavingPlan
 	// Events after seq, oldest first, at most limit; object "" is all. gone reports
 	// that events after seq were already dropped.
 	Events(ctx context.Context, after uint64, object string, limit int) (events []api.Event, gone bool, err error)

@@ -21,20 +21,33 @@ type RunParam struct {
 	Run string `path:"run" maxLength:"4096" doc:"The run, or the id of a job of it; slashes in it as %2F."`
 }
 
+type checkpointsOutput struct {
+	Index uint64 `header:"X-Troupe-Index"`
+	Body  api.CheckpointList
+}
+
 func (s *server) checkpoints() {
 	register(s, op(http.MethodGet, "/api/v1/checkpoints", "list-checkpoints", "Committed steps of a run, or of all, the newest first"), nil,
 		func(r *request, in *struct {
 			PageParams
 			Run string `query:"run" maxLength:"4096" doc:"Only of this run."`
 		},
-		) (*listOutput[api.Checkpoint], error) {
+		) (*checkpointsOutput, error) {
 			rows, index, err := s.b.Checkpoints(r, in.Run)
 			if err != nil {
 				return nil, err
 			}
-			return page(rows, index, in.PageParams, func(c api.Checkpoint) string {
+			l, err := page(rows, index, in.PageParams, func(c api.Checkpoint) string {
 				return fmt.Sprintf("%s %019d %020d", c.Run, c.Step, c.Generation)
 			}, true)
+			if err != nil {
+				return nil, err
+			}
+			out := &checkpointsOutput{Index: l.Index, Body: api.CheckpointList{List: l.Body}}
+			if in.Run != "" {
+				out.Body.Saving = s.b.Saving(r, in.Run)
+			}
+			return out, nil
 		})
 	const step = "/api/v1/checkpoints/{run}/{step}"
 	register(s, op(http.MethodPost, step+"/verify", "verify-checkpoint", "Read a committed step again and compare every digest"), nil,

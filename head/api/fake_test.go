@@ -198,6 +198,10 @@ func (b *fake) Actor(_ context.Context, id string) (api.Actor, error) {
 	return api.Actor{}, notFound("actor", id)
 }
 
+func (b *fake) Saving(_ context.Context, run string) *api.SavingPlan {
+	return &api.SavingPlan{Interval: "auto", Stall: unit.Duration(len(run))}
+}
+
 func (b *fake) Checkpoints(_ context.Context, run string) ([]api.Checkpoint, uint64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -22,6 +22,7 @@ func (h *Head) planJob(v *state.View, j *state.Job) plan.Job {
 	a := &p.Attempts[len(p.Attempts)-1]
 	heard := h.heard(v, last)
 	a.Newest, a.Saving = max(a.Newest, heard.newest), time.Duration(heard.saving)
+	a.Upload, a.Uploads = time.Duration(heard.upload), heard.uploads
 	if since := last.Pace.Since; since != 0 {
 		a.Stalled += max(0, h.Clock.Now().Sub(time.Unix(0, since)))
 	}

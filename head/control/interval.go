@@ -1,6 +1,8 @@
 package control
 
 import (
+	"context"
+	"slices"
 	"time"
 
 	"github.com/troupe-runtime/troupe/elastic/plan"
@@ -17,13 +19,34 @@ func (h *Head) savingPlan(v *state.View, j *state.Job) *api.SavingPlan {
 	}
 	c, saves := h.costs(v, j)
 	out := &api.SavingPlan{
-		Interval: i.String(), Steps: i.Steps, Every: dur(i.Every), Stall: dur(c.Stall), Restart: dur(c.Restart), MTBF: dur(c.MTBF),
+		Interval: i.String(), Steps: i.Steps, Every: dur(i.Every), Stall: dur(c.Stall), Upload: dur(c.Upload), Restart: dur(c.Restart), MTBF: dur(c.MTBF),
 		Saves: saves, Failures: j.Ledger.Failed, Best: dur(c.Best()),
 	}
 	if i.Auto {
 		out.Every = out.Best
 	}
 	return out
+}
+
+// Saving says how often a run saves, of its newest job or of the one that is named.
+func (h *Head) Saving(_ context.Context, run string) *api.SavingPlan {
+	v := h.Store.View()
+	if r := v.Run(run); r != nil {
+		if j := v.Job(r.Job); j != nil {
+			return h.savingPlan(v, j)
+		}
+		for _, j := range slices.Backward(v.Jobs()) { // the run has no live job
+			if j.Run() == run {
+				return h.savingPlan(v, j)
+			}
+		}
+		return nil
+	}
+	j, err := v.Resolve(run)
+	if err != nil {
+		return nil
+	}
+	return h.savingPlan(v, j)
 }
 
 // costs are what was measured of a job's saves, restarts and failures.

@@ -19,6 +19,7 @@ func (h *Head) attemptEnd(v *state.View, j *state.Job, d *supervise.End) *state.
 	if last := j.Last(); last != nil {
 		heard := h.heard(v, last)
 		end.Newest, end.Saving, end.Saves = heard.newest, heard.saving, heard.saves
+		end.Upload, end.Uploads = heard.upload, heard.uploads
 	}
 	if b := d.Bar; b != nil {
 		if id := nodeNamed(v, j, b.Node); id != "" && (b.Firm || h.canDoWithout(v, j, id)) {
@@ -60,11 +61,12 @@ func nodeNamed(v *state.View, j *state.Job, name string) string {
 // heard is what the nodes' heartbeats say of an attempt, beside the log.
 type heard struct {
 	newest, saving, saves int64
+	upload, uploads       int64
 	excused               bool // some rank stands still by intent
 }
 
 func (h *Head) heard(v *state.View, a *state.Attempt) heard {
-	out := heard{newest: a.Pace.Newest, saving: a.Pace.Saving, saves: a.Pace.Saves}
+	out := heard{newest: a.Pace.Newest, saving: a.Pace.Saving, saves: a.Pace.Saves, upload: a.Pace.Upload, uploads: a.Pace.Uploads}
 	for _, id := range a.Allocs {
 		al := v.Alloc(id)
 		if al == nil || al.Generation != a.Generation {
@@ -77,6 +79,9 @@ func (h *Head) heard(v *state.View, a *state.Attempt) heard {
 		out.newest = max(out.newest, newestOf(st.Steps))
 		out.excused = out.excused || st.Excused
 		out.saving, out.saves = max(out.saving, st.Saving), max(out.saves, st.Saves)
+		if st.Upload > out.upload { // of the slowest node, both
+			out.upload, out.uploads = st.Upload, st.Uploads
+		}
 	}
 	return out
 }

@@ -163,6 +163,9 @@ type AttemptEnd struct {
 	Newest int64 `json:"newest,omitempty"`
 	Saving int64 `json:"saving,omitempty"`
 	Saves  int64 `json:"saves,omitempty"`
+	// Likewise of staged saves, from there to the commit.
+	Upload  int64 `json:"upload,omitempty"`
+	Uploads int64 `json:"uploads,omitempty"`
 }
 
 // AttemptStart opens the next attempt; the state machine draws its generation.

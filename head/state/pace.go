@@ -36,6 +36,7 @@ func (p *Pace) close(a *Attempt, end *AttemptEnd, now int64) {
 		p.Newest = max(p.Newest, a.Exits[i].StepsDone)
 	}
 	p.Saving, p.Saves = max(p.Saving, end.Saving), max(p.Saves, end.Saves)
+	p.Upload, p.Uploads = max(p.Upload, end.Upload), max(p.Uploads, end.Uploads)
 	if p.Since != 0 {
 		p.Stalled += max(0, now-p.Since)
 		p.Since = 0
@@ -99,6 +100,7 @@ func (v *View) PlanJob(j *Job) plan.Job {
 		out.Attempts = append(out.Attempts, plan.Attempt{
 			Placed: instant(p.Placed), Created: instant(a.Created), Running: instant(a.Running), First: instant(p.First), Ended: instant(a.Ended),
 			From: p.From, Newest: p.Newest, Kept: p.Kept, Saving: time.Duration(p.Saving), Stalled: time.Duration(p.Stalled),
+			Upload: time.Duration(p.Upload), Uploads: p.Uploads,
 		})
 	}
 	return out

@@ -229,6 +229,8 @@ type Pace struct {
 	Kept    *int64 `json:"kept,omitempty"`   // the newest step that it committed
 	Saving  int64  `json:"saving,omitempty"` // how long its ranks stood still to save
 	Saves   int64  `json:"saves,omitempty"`  // in how many steps
+	Upload  int64  `json:"upload,omitempty"` // how long its staged saves took to be committed
+	Uploads int64  `json:"uploads,omitempty"`
 	Stalled int64  `json:"stalled,omitempty"`
 	Since   int64  `json:"since,omitempty"` // of the stall that lasts; 0: none does
 }

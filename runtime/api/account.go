@@ -103,6 +103,13 @@ func (g *Goodput) Parts() []Part {
 	}
 }
 
+// CheckpointList is a page of checkpoints. Where one run is asked for, it says how often the
+// run's newest job saves; nil when its script decides.
+type CheckpointList struct {
+	List[Checkpoint]
+	Saving *SavingPlan `json:"saving,omitempty"`
+}
+
 // SavingPlan is how often a job saves and what that was chosen by. What was not measured
 // yet is zero.
 type SavingPlan struct {
@@ -110,9 +117,11 @@ type SavingPlan struct {
 	Steps    int64         `json:"steps,omitempty"` // between two saves
 	Every    unit.Duration `json:"every,omitempty"` // between two saves; of auto, the best
 	Best     unit.Duration `json:"best"`            // the time that loses least
-	// Measured of the job: the mean stall of a save, the mean time from a failure to the
+	// Measured of the job: the mean stall of a save, the mean time from there until the step
+	// is committed (zero where ranks wait for that), the mean time from a failure to the
 	// next step, the mean time between failures.
 	Stall    unit.Duration `json:"stall"`
+	Upload   unit.Duration `json:"upload"`
 	Restart  unit.Duration `json:"restart"`
 	MTBF     unit.Duration `json:"meanTimeBetweenFailures"`
 	Saves    int64         `json:"saves"`

@@ -105,6 +105,10 @@ type AllocStatus struct {
 	// the one that did so longest; Saves in how many steps.
 	Saving int64 `json:"saving,omitempty"`
 	Saves  int64 `json:"saves,omitempty"`
+	// Upload is how long staged saves of this attempt took from the ranks' going on to the
+	// commit, in nanoseconds and all together; Uploads how many. Zero: none was staged.
+	Upload  int64 `json:"upload,omitempty"`
+	Uploads int64 `json:"uploads,omitempty"`
 	// Excused: a rank here stands still by intent, inside a phase or to save.
 	Excused bool `json:"excused,omitempty"`
 	// Answers of this generation's ranks to the newest proposal; repeated until a newer one.

@@ -1,11 +1,13 @@
 package hostile
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/test/s3"
@@ -147,5 +149,32 @@ func TestBucketThatFails(t *testing.T) {
 			t.Errorf("%s", out)
 		}
 	})
+	c.idle()
+}
+
+// TestBucketUploadIsACost: where ranks go on while a step is uploaded, the time that it
+// takes until the commit is measured, weighs in the interval and is shown.
+func TestBucketUploadIsACost(t *testing.T) {
+	c, server, proxy := bucket(t)
+	defer proxy.Inject(s3.Fault{Method: "PUT", Match: "/rank-", Delay: 200 * time.Millisecond})()
+	job := c.saveTo(chain("uploads", "--steps", "12", "--step-time", "0.3", "--asynchronous"), server.Store("runs", proxy))
+	id := c.submit(job)
+	c.ended(id, api.Succeeded, 0)
+	var l api.CheckpointList
+	r := c.troupe("checkpoint", "list", "uploads", "-o", "json")
+	if err := json.Unmarshal([]byte(r.out), &l); err != nil || r.code != 0 || len(l.Items) == 0 {
+		t.Fatalf("%+v: %v", r, err)
+	}
+	if s := l.Saving; s == nil || s.Interval != "1steps" || s.Upload.D() < 200*time.Millisecond || s.Saves == 0 || s.Best < s.Upload {
+		t.Errorf("saving: %+v", s)
+	}
+	for _, args := range [][]string{{"checkpoint", "list", "uploads"}, {"job", "get", id}} {
+		if out := c.troupe(args...).out; !strings.Contains(out, "every 1steps; ") || !strings.Contains(out, " more to be committed") {
+			t.Errorf("%v says\n%s", args, out)
+		}
+	}
+	if out := c.troupe("checkpoint", "list").out; strings.Contains(out, "saves ") {
+		t.Errorf("the interval of which run?\n%s", out)
+	}
 	c.idle()
 }

@@ -45,6 +45,11 @@ type attempt struct {
 	suspect bool // rank 0 could not listen on the master port, it says
 	dirty   bool
 	stall   stall
+	// Staged steps: since when each is under way (CLOCK_MONOTONIC, ns), and how long those
+	// that were committed took, all together.
+	uploading map[int64]int64
+	upload    time.Duration
+	uploads   int64
 	// verified is closed when every share of the restore step is whole.
 	verified chan struct{}
 	restore  *restoring

@@ -181,6 +181,31 @@ func (a *attempt) saveTimes() (ns, n int64) {
 	return ns, n
 }
 
+// staged notes when ranks went on with a step that is still to be written, uploaded and
+// committed; the first of this node counts.
+func (a *attempt) stagedAt(step int64) {
+	if a.uploading == nil || len(a.uploading) >= fatesMax {
+		a.uploading = map[int64]int64{}
+	}
+	if a.uploading[step] == 0 {
+		a.uploading[step] = page.Monotonic()
+	}
+}
+
+// uploaded takes the verdict of a step: how long it took to be committed is a cost of
+// saving, beside the time that ranks stood still.
+func (a *attempt) uploaded(v *wire.Verdict) {
+	if a == nil || a.spec.Generation != v.Generation {
+		return
+	}
+	since := a.uploading[v.Step]
+	delete(a.uploading, v.Step)
+	if since != 0 && v.State == "committed" {
+		a.upload += max(0, time.Duration(page.Monotonic()-since))
+		a.uploads++
+	}
+}
+
 // framed notes what a request of a rank and its answer say of the rank's saves.
 func (rc *rankConn) framed(req *RankRequest, rep *RankReply) {
 	if rc.r == nil {

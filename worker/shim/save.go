@@ -67,6 +67,7 @@ func (s *shim) verdict(v *wire.Verdict) {
 	}
 	if f := s.fateOf(v.Generation, v.Step); f.v == nil {
 		f.v = v
+		s.att.uploaded(v)
 		close(f.done)
 		s.decided = append(s.decided, stepKey{v.Generation, v.Step})
 		if len(s.decided) > fatesMax {

@@ -207,6 +207,7 @@ func (s *shim) status() *ShimMessage {
 	if s.att.active() && s.att.began && s.att.spec.Generation == st.Generation {
 		st.Steps, st.Answers = s.att.steps(), s.att.agree.shim.Answers()
 		st.Saving, st.Saves = s.att.saveTimes()
+		st.Upload, st.Uploads = int64(s.att.upload), s.att.uploads
 		st.Excused = s.att.excused(page.Monotonic())
 	}
 	return &ShimMessage{Type: "status", V: AgentProtocol, PID: os.Getpid(), Status: st, Until: int64(s.lease.until())}

@@ -105,6 +105,7 @@ func (s *shim) stage(a *attempt, r *rank, req *RankRequest, sr SaverRequest) *Ra
 	}
 	st := &staging{key: saveKey{a.spec.Generation, req.Step, r.spec.Rank}, done: make(chan struct{})}
 	s.staged[local] = st
+	a.stagedAt(req.Step)
 	limit := a.saveDeadline()
 	deadline := time.AfterFunc(limit, func() {
 		s.post(func() {

@@ -249,3 +249,27 @@ func TestStageSurvivesItsSaver(t *testing.T) {
 		t.Errorf("told: %s", fmt.Sprint(*p))
 	}
 }
+
+// TestUploadsAreTimed: how long a staged save takes to be committed, after its ranks went
+// on, is told with the status; what was dropped, and what nobody staged, is no upload.
+func TestUploadsAreTimed(t *testing.T) {
+	a := newAgent(t, "fallback")
+	_, h := a.staging(0)
+	data := []byte("weights")
+	h.fill(1000, data)
+	for i, verdict := range []string{"committed", "dropped"} {
+		step := int64(i + 1)
+		a.saves = nil
+		h.ok(staged(step, int64(len(data))))
+		a.until("prepared", func() bool { return len(a.saves) > 0 })
+		a.c.Verdict(&wire.Verdict{Generation: 1, Step: step, State: verdict})
+		a.c.Verdict(&wire.Verdict{Generation: 1, Step: step + 10, State: "committed"})
+	}
+	a.until("a status with the upload", func() bool {
+		a.c.Send(shim.AgentMessage{Type: "status"})
+		return a.last != nil && a.last.Uploads > 0
+	})
+	if a.last.Uploads != 1 || a.last.Upload <= 0 {
+		t.Errorf("%d uploads took %d ns", a.last.Uploads, a.last.Upload)
+	}
+}
