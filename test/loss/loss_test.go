@@ -19,12 +19,12 @@ func (*netDialer) dial(path string) (*net.UnixConn, error) {
 // TestLoss takes one thing after another away from one cluster. Figures are printed and
 // judged elsewhere: in virtual time, and by bench on a machine that does nothing else.
 func TestLoss(t *testing.T) {
-	w := newWorld(t, "n1", "n2", "n3")
+	w := newWorld(t, nil, "n1", "n2", "n3")
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := w.submit("steps", exe, "rank")
+	id := w.submit("steps", 2, exe, "rank")
 	placed := w.job(id).Attempts[0].Ranks
 	first, second := placed[0].Node, placed[1].Node
 	w.until("steps are published", func() (bool, string) {
@@ -78,7 +78,7 @@ func TestLoss(t *testing.T) {
 	w.troupe("job", "stop", id, "--grace", "0s", "--yes")
 
 	// A node that nothing is heard of, and nobody proves alive.
-	quiet := w.submit("quiet", "sleep", "1000")
+	quiet := w.submit("quiet", 2, "sleep", "1000")
 	at := w.job(quiet).Attempts[0].Ranks
 	w.ip("-n", w.ns(hub), "link", "set", "v"+at[1].Node, "down")
 	cut := time.Now()

@@ -77,8 +77,9 @@ func (w *world) ip(args ...string) {
 	}
 }
 
-// newWorld makes the network and starts a head; it skips where namespaces cannot be made.
-func newWorld(t *testing.T, nodes ...string) *world {
+// newWorld makes the network and starts a head, with more options of its own; it skips
+// where namespaces cannot be made.
+func newWorld(t *testing.T, head []string, nodes ...string) *world {
 	t.Helper()
 	bin, err := filepath.Abs("../../bin/troupe")
 	if err != nil {
@@ -115,7 +116,7 @@ func newWorld(t *testing.T, nodes ...string) *world {
 	}
 	w.troupe("join-key", "new")
 	w.troupe("head", "init", "--state", filepath.Join(dir, "h"))
-	w.start(hub, "head", "start", "--state", filepath.Join(dir, "h"), "--api-address", "10.77.0.1:7600", "--bus-address", "10.77.0.1:7602")
+	w.start(hub, append([]string{"head", "start", "--state", filepath.Join(dir, "h"), "--api-address", "10.77.0.1:7600", "--bus-address", "10.77.0.1:7602"}, head...)...)
 	w.api = "10.77.0.1:7600"
 	for _, n := range nodes {
 		w.startWorker(n)
@@ -164,11 +165,17 @@ func (w *world) startWorker(node string) {
 	w.start(node, "worker", "start", "--head", w.api, "--name", node, "--cpus", "2", "--state", filepath.Join(w.dir, node))
 }
 
+// command is one that runs where the head is.
+func (w *world) command(args ...string) *exec.Cmd {
+	cmd := exec.Command("ip", append([]string{"netns", "exec", w.ns(hub), w.bin}, args...)...)
+	cmd.Env, cmd.Dir = w.env, w.dir
+	return cmd
+}
+
 // troupe runs a command where the head is.
 func (w *world) troupe(args ...string) []byte {
 	w.t.Helper()
-	cmd := exec.Command("ip", append([]string{"netns", "exec", w.ns(hub), w.bin}, args...)...)
-	cmd.Env, cmd.Dir = w.env, w.dir
+	cmd := w.command(args...)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
@@ -278,10 +285,10 @@ func (w *world) job(id string) jobView {
 	return j
 }
 
-// submit submits two ranks on two nodes and waits until they run.
-func (w *world) submit(name string, command ...string) string {
+// submit submits ranks, each on a node of its own, and waits until they run.
+func (w *world) submit(name string, ranks int, command ...string) string {
 	w.t.Helper()
-	spec, err := json.Marshal(map[string]any{"name": name, "ranks": 2, "strategy": "STRICT_SPREAD", "command": command})
+	spec, err := json.Marshal(map[string]any{"name": name, "ranks": ranks, "strategy": "STRICT_SPREAD", "command": command})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -1,16 +1,11 @@
 package agent
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -99,7 +94,7 @@ func (a *Agent) inject(ctx context.Context, f *wire.Fault) (did string, after fu
 	case api.FaultFillDisk:
 		did, err = a.fillDisk(ctx, f)
 	case api.FaultCut:
-		did, err = a.cut(f.For.D())
+		return a.cut(f.For.D())
 	default:
 		err = fmt.Errorf("this node's version does not know the fault %.40q", f.Kind)
 	}
@@ -172,62 +167,4 @@ func (a *Agent) fillDisk(ctx context.Context, f *wire.Fault) (string, error) {
 		_ = a.Clock.Sleep(ctx, f.For.D())
 	})
 	return fmt.Sprintf("%d MiB taken, the file system of %s is full for %s", taken>>20, f.Store, f.For), nil
-}
-
-// cut blocks the way from this machine to the heads. A process of its own takes the
-// block away again, so that it does not outlast an agent that dies.
-func (a *Agent) cut(d time.Duration) (string, error) {
-	if len(a.Heads) == 0 {
-		return "", errors.New("the agent here is not joined to its head by a network")
-	}
-	ip, err := exec.LookPath("ip")
-	if err != nil {
-		return "", errors.New("the program ip (iproute2) is not there")
-	}
-	var rules []string
-	for _, h := range a.Heads {
-		host, port, err := net.SplitHostPort(h)
-		if err != nil {
-			return "", fmt.Errorf("head address %q: %w", h, err)
-		}
-		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-			return "", fmt.Errorf("head address %q has no port", h)
-		}
-		ips, err := net.LookupIP(host)
-		if err != nil {
-			return "", fmt.Errorf("head address %q: %w", h, err)
-		}
-		for _, a := range ips {
-			if a.IsLoopback() {
-				return "", fmt.Errorf("the head at %s is on this machine: there is no network to cut", h)
-			}
-			rules = append(rules, fmt.Sprintf("to %s ipproto tcp dport %s blackhole", a, port))
-		}
-	}
-	var script strings.Builder
-	for _, r := range rules {
-		fmt.Fprintf(&script, "%s rule add pref 1 %s || exit 1\n", ip, r)
-	}
-	fmt.Fprintf(&script, "echo cut\nsleep %.1f\n", d.Seconds())
-	for _, r := range rules {
-		fmt.Fprintf(&script, "%s rule del pref 1 %s\n", ip, r)
-	}
-	c := exec.Command("/bin/sh", "-c", script.String())
-	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	var said strings.Builder
-	c.Stderr = &said
-	out, err := c.StdoutPipe()
-	if err != nil {
-		return "", err
-	}
-	if err := c.Start(); err != nil {
-		return "", fmt.Errorf("start the cut: %w", err)
-	}
-	line, _ := bufio.NewReader(out).ReadString('\n')
-	if strings.TrimSpace(line) != "cut" {
-		_ = c.Wait()
-		return "", fmt.Errorf("block the way to the head: %s (this needs root)", strings.TrimSpace(said.String()))
-	}
-	go func() { _ = c.Wait() }()
-	return fmt.Sprintf("no way from this node to %s for %s", strings.Join(a.Heads, ", "), d), nil
 }
