@@ -61,7 +61,7 @@ func (o *jobFlags) add(c *cobra.Command) {
 	f.VarP((*ranksFlag)(o), "ranks", "n", "`N`: ranks in all; MIN:MAX: as many as fit at the start, fewer after a loss")
 	f.Int64SliceVar(&o.sizes, "sizes", nil, "`list`: of allowed numbers of ranks, as 2,4,8 (default --ranks alone)")
 	f.Lookup("sizes").DefValue = ""
-	f.Int64Var(&o.perNode, "ranks-per-node", 0, "`N`: ranks on one node at most (default what fits)")
+	f.Int64Var(&o.perNode, "ranks-per-node", 0, "`N`: ranks on each node, exactly (default what fits)")
 	f.StringVar(&o.strategy, "strategy", "PACK", "`strategy`: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD")
 	f.StringVar(&o.workdir, "workdir", "", "`folder`: that ranks start in (default the current one)")
 	f.StringArrayVar(&o.env, "env", nil, "`NAME[=VALUE]`: for the ranks; may be repeated")

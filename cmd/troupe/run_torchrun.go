@@ -57,14 +57,11 @@ func (a *app) runSize(c *cobra.Command, o *jobFlags, set *torchrun.Settings) err
 		return nil
 	}
 	m := &set.Meeting
-	if m.MinNodes != m.MaxNodes {
-		return fail(api.ExitNever, "TRP-C078", "name one number of nodes, or use: python -m troupe.launch", "--nnodes=%d:%d: a range of nodes is not for run in this version", m.MinNodes, m.MaxNodes)
-	}
 	each, err := a.everyNodeHas(c.Context(), set.PerNode)
 	if err != nil {
 		return err
 	}
-	ranks := m.MinNodes * each
+	ranks := m.MaxNodes * each
 	switch {
 	case c.Flags().Changed("ranks") && o.ranks != ranks:
 		return usage("--ranks %d, but --nnodes and --nproc-per-node make %d", o.ranks, ranks)
@@ -72,14 +69,13 @@ func (a *app) runSize(c *cobra.Command, o *jobFlags, set *torchrun.Settings) err
 		return usage("--ranks-per-node %d, but --nproc-per-node is %d", o.perNode, each)
 	}
 	o.ranks = ranks
-	switch spread := c.Flags().Changed("strategy"); {
-	case m.MinNodes == 1 && !spread:
+	if m.MaxNodes > 1 {
+		o.perNode = each
+	} else if !c.Flags().Changed("strategy") {
 		o.strategy = string(api.StrictPack)
-	case each == 1 && !spread:
-		o.strategy = string(api.StrictSpread)
-	case m.MinNodes > 1 && each > 1:
-		return fail(api.ExitNever, "TRP-C078", "say only how many ranks there are: --ranks, with --strategy PACK or SPREAD",
-			"--nnodes=%d with %d ranks on each: so many on a node exactly is not in this version of run", m.MinNodes, each)
+	}
+	if m.MinNodes < m.MaxNodes {
+		o.least = m.MinNodes * each
 	}
 	return nil
 }

@@ -69,7 +69,7 @@ func (o *jobFlags) allowed(ranks bool) (*api.Sizes, error) {
 		}
 		return &api.Sizes{Set: set}, nil
 	case o.least > 0:
-		return &api.Sizes{Min: o.least, Max: o.ranks}, nil
+		return &api.Sizes{Min: o.least, Max: o.ranks, Multiple: o.perNode}, nil
 	}
 	return nil, nil
 }

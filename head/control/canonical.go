@@ -71,9 +71,7 @@ func canonical(s api.JobSpec) (api.JobSpec, []api.FieldError) {
 		bad("/ranks", "%d: 1 to %d", s.Ranks, maxRanks)
 	}
 	checkSizes(s, bad)
-	if s.RanksPerNode != 0 {
-		bad("/ranksPerNode", "is not in this version; STRICT_SPREAD puts each rank on a node of its own")
-	}
+	checkPerNode(&s, bad)
 	checkCommand(s, bad)
 	checkRestart(s.Restart, bad)
 	if _, err := plan.ParseInterval(s.Checkpoint.Interval); err != nil {
@@ -221,7 +219,7 @@ func checkRestart(r api.RestartPolicy, bad func(string, string, ...any)) {
 // groupSpecOf is the placement group that a job asks for: one bundle for each rank.
 func groupSpecOf(s api.JobSpec) (api.GroupSpec, []api.FieldError) {
 	g := api.GroupSpec{
-		Name: s.Name, Strategy: s.Strategy, Pool: s.Pool, Tenant: s.Tenant, Queue: s.Queue, Priority: s.Priority,
+		Name: s.Name, Strategy: s.Strategy, PerNode: s.RanksPerNode, Pool: s.Pool, Tenant: s.Tenant, Queue: s.Queue, Priority: s.Priority,
 		Bundles: make([]api.Bundle, s.Ranks),
 	}
 	for i := range g.Bundles {

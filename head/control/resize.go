@@ -86,9 +86,10 @@ func (h *Head) sized(v *state.View, j *state.Job, g *state.Group, n int64) *stat
 func (h *Head) placeBeside(v *state.View, g *state.Group, spec api.GroupSpec, stays map[string]bool) []api.Placed {
 	s := h.snapshotOf(v)
 	for i := range s.Nodes {
-		// One node holds a STRICT_PACK gang; each holds at most one STRICT_SPREAD bundle.
+		// One node holds a STRICT_PACK gang; each holds at most one STRICT_SPREAD bundle, or
+		// exactly as many as are asked for on each.
 		in := stays[s.Nodes[i].ID]
-		if in && spec.Strategy == api.StrictSpread || !in && len(stays) > 0 && spec.Strategy == api.StrictPack {
+		if in && (spec.Strategy == api.StrictSpread || spec.PerNode > 0) || !in && len(stays) > 0 && spec.Strategy == api.StrictPack {
 			s.Nodes[i].Ready = false
 		}
 	}

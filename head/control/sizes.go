@@ -28,6 +28,22 @@ func checkSizes(s api.JobSpec, bad func(string, string, ...any)) {
 	}
 }
 
+// checkPerNode: every size that the job may have fills whole nodes with so many ranks each.
+func checkPerNode(s *api.JobSpec, bad func(string, string, ...any)) {
+	n, z := s.RanksPerNode, s.Sizes
+	switch {
+	case n == 0:
+	case n < 0 || n > maxRanks:
+		bad("/ranksPerNode", "%d: 1 to %d, or 0 for what fits", n, maxRanks)
+	case s.PlacementGroup != "" || s.Hosts != nil:
+		bad("/ranksPerNode", "goes with a job that holds its own placement group")
+	case s.Ranks%n != 0:
+		bad("/ranksPerNode", "%d ranks are not a multiple of %d on each node", s.Ranks, n)
+	case z.Any() && len(z.Set) == 0 && max(z.Multiple, 1)%n != 0, z.Any() && slices.ContainsFunc(z.Set, func(x int64) bool { return x%n != 0 }):
+		bad("/sizes", "with %d ranks on each node all sizes are multiples of it; set multiple", n)
+	}
+}
+
 // startSize is the size that a new job starts with: the largest allowed one, up to what is
 // asked for, that fits now; else the smallest that can ever fit, which starts soonest.
 func (h *Head) startSize(v *state.View, id string, spec api.JobSpec, gs api.GroupSpec) (int64, []api.Placed) {

@@ -107,6 +107,8 @@ func (b requestBuilder) strategy(s api.Strategy) requestBuilder {
 	return b
 }
 
+func (b requestBuilder) perNode(n int64) requestBuilder { b.request.Spec.PerNode = n; return b }
+
 func (b requestBuilder) priority(p int64) requestBuilder { b.request.Spec.Priority = p; return b }
 func (b requestBuilder) pool(p string) requestBuilder    { b.request.Spec.Pool = p; return b }
 func (b requestBuilder) keep(ids ...string) requestBuilder {

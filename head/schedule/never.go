@@ -62,6 +62,11 @@ func findShortage(o *overlay, d *demand, never bool) shortage {
 			return s
 		}
 	}
+	if d.perNode > 0 {
+		if s, ok := perNodeShortage(o, d, inPool, never); ok {
+			return s
+		}
+	}
 	if d.strategy == api.StrictSpread {
 		if s, ok := spreadShortage(o, d, inPool, never); ok {
 			return s
@@ -242,6 +247,36 @@ func spreadShortage(o *overlay, d *demand, inPool []int, never bool) (shortage, 
 		have: plural(int64(room), "node"), missing: plural(int64(d.total-room), "node"),
 	}
 	s.text = fmt.Sprintf("needs %s, one for each bundle (STRICT_SPREAD); %s %s; %s missing", s.need, s.have, verb, s.missing)
+	return s, true
+}
+
+// perNodeShortage: so many bundles on each node want that many nodes with room for them.
+func perNodeShortage(o *overlay, d *demand, inPool []int, never bool) (shortage, bool) {
+	c := d.classes[0]
+	var room int64
+	for _, ni := range inPool {
+		if n := &o.nodes[ni]; hasLabels(n, c) && !d.avoids(n) && n.count(c, d.perNode) >= d.perNode {
+			room++
+		}
+	}
+	want := int64(d.total) / d.perNode
+	if room >= want {
+		return shortage{}, false
+	}
+	verb := hasWord(int(room)) + " room for that now"
+	if never {
+		verb = "could ever hold that"
+	}
+	each := c.amount()
+	for range d.perNode - 1 {
+		each = each.plus(c.amount())
+	}
+	s := shortage{
+		code: api.ReasonFit, lack: d.sum(), need: fmt.Sprintf("%s with %s on each", plural(want, "node"), each.text(each)),
+		have: plural(room, "node"), missing: plural(want-room, "node"),
+	}
+	s.text = fmt.Sprintf("needs %s with %s on each (%s); %s %s; %s missing",
+		plural(want, "node"), each.text(each), plural(d.perNode, "bundle"), s.have, verb, s.missing)
 	return s, true
 }
 

@@ -19,6 +19,7 @@ type demand struct {
 	classes  []*class // the most demanding first
 	total    int      // bundles
 	strategy api.Strategy
+	perNode  int64 // bundles on each node that is used, exactly; 0: what fits
 	pool     string
 	keep     map[string]bool // node ids to prefer
 	avoid    map[string]string
@@ -45,7 +46,7 @@ const exactBundles = 8
 
 func newDemand(r *Request) *demand {
 	d := &demand{
-		total: len(r.Spec.Bundles), strategy: strategyOf(r.Spec.Strategy), pool: r.Spec.Pool,
+		total: len(r.Spec.Bundles), strategy: strategyOf(r.Spec.Strategy), perNode: r.Spec.PerNode, pool: r.Spec.Pool,
 		keep: make(map[string]bool, len(r.Keep)), avoid: r.Avoid,
 	}
 	for _, id := range r.Keep {
@@ -119,7 +120,7 @@ func place(o *overlay, d *demand) outcome {
 		counts[ci] = make([]int64, len(o.nodes))
 		for ni := range o.nodes {
 			if n := &o.nodes[ni]; d.serves(n, c) {
-				counts[ci][ni] = n.count(c, int64(len(c.bundles)))
+				counts[ci][ni] = d.capped(n.count(c, d.most(c)))
 				sum += counts[ci][ni]
 			}
 		}
@@ -129,6 +130,10 @@ func place(o *overlay, d *demand) outcome {
 	}
 	var got outcome
 	switch {
+	case d.perNode > 0 && len(d.classes) == 1:
+		// Each node counts for perNode bundles or none, and their sum is a multiple: the
+		// fewest nodes carry perNode each.
+		got = placeEqualPacked(o, d, counts[0])
 	case d.strategy == api.StrictSpread:
 		got = placeStrictSpread(o, d, counts)
 	case len(d.classes) == 1 && d.strategy == api.Spread:
@@ -148,6 +153,22 @@ func place(o *overlay, d *demand) outcome {
 		got.spots = tidy(got.spots, d)
 	}
 	return got
+}
+
+// most is how many bundles of a class are of use on one node.
+func (d *demand) most(c *class) int64 {
+	if d.perNode > 0 {
+		return d.perNode
+	}
+	return int64(len(c.bundles))
+}
+
+// capped is what a count is worth where each node holds so many bundles or none.
+func (d *demand) capped(n int64) int64 {
+	if d.perNode > 0 && n < d.perNode {
+		return 0
+	}
+	return n
 }
 
 // tidy hands the spots of equal bundles out in the order of nodes and devices, so that

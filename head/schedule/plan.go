@@ -90,6 +90,9 @@ func byTurn(a, b Request) int {
 func demandKey(r *Request) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q %q %q", strategyOf(r.Spec.Strategy), r.Spec.Pool, sortedCopy(r.Keep))
+	if r.Spec.PerNode > 0 {
+		fmt.Fprintf(&b, " %d a node", r.Spec.PerNode)
+	}
 	if len(r.Avoid) > 0 {
 		fmt.Fprintf(&b, " but %q", sortedKeys(r.Avoid))
 	}

@@ -71,6 +71,21 @@ func TestPlan(t *testing.T) {
 			map[string]string{"a": "n2:0 n2:1"},
 		},
 		{
+			"so many on each node are neither more nor fewer",
+			cluster(aNode("n1").gpus(8, 72), aNode("n2").gpus(2, 72), aNode("n3").gpus(3, 72), aNode("n4").gpus(1, 72)).pending(gang("a", 4, gpus(1)).perNode(2)),
+			map[string]string{"a": "n2:0 n2:1 n3:0 n3:1"},
+		},
+		{
+			"so many on each node wait where one node holds them all",
+			cluster(aNode("n1").gpus(8, 72), aNode("n2").gpus(1, 72)).pending(gang("a", 4, gpus(1)).perNode(2)),
+			map[string]string{"a": "waits"},
+		},
+		{
+			"halves of devices count, so many on each node",
+			cluster(aNode("n1").gpus(1, 72), aNode("n2").gpus(1, 72).leaving(0, 500), aNode("n3").gpus(1, 72)).pending(gang("a", 4, share(500)).perNode(2)),
+			map[string]string{"a": "n1:0 n1:0 n3:0 n3:0"},
+		},
+		{
 			"PACK of different bundles finds the one node that holds all",
 			cluster(aNode("n1").gpus(2, 72).cpu(2_000), aNode("n2").gpus(2, 72).cpu(9_000)).pending(gang("a", 2, gpus(1)).and(cpus(8))),
 			map[string]string{"a": "n2:0 n2:1 n2"},

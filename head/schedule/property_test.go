@@ -75,6 +75,9 @@ func drawSpec(t *rapid.T, most int) api.GroupSpec {
 			spec.Bundles = append(spec.Bundles, b)
 		}
 	}
+	if each := rapid.IntRange(0, 2).Draw(t, "per node"); equal && each > 0 && n%each == 0 {
+		spec.PerNode, spec.Strategy = int64(each), api.Pack
+	}
 	return spec
 }
 
@@ -192,6 +195,11 @@ func (b *book) holdAll(s Snapshot, ds []Decision) error {
 		if r.Spec.Strategy == api.StrictSpread && len(nodes) != len(d.Bundles) {
 			return fmt.Errorf("%s is STRICT_SPREAD and stands on %d nodes with %d bundles", d.Group, len(nodes), len(d.Bundles))
 		}
+		for id, n := range nodes {
+			if r.Spec.PerNode > 0 && int64(n) != r.Spec.PerNode {
+				return fmt.Errorf("%s has %d bundles on %s, wants %d on each", d.Group, n, id, r.Spec.PerNode)
+			}
+		}
 	}
 	return nil
 }
@@ -206,6 +214,11 @@ func brute(b *book, r Request) (exists bool, fewest, most int) {
 			n := len(sortedCopy(on))
 			if r.Spec.Strategy == api.StrictPack && n != 1 || r.Spec.Strategy == api.StrictSpread && n != len(on) {
 				return
+			}
+			for _, id := range on {
+				if k := r.Spec.PerNode; k > 0 && strings.Count(strings.Join(on, " ")+" ", id+" ") != int(k) {
+					return
+				}
 			}
 			exists, fewest, most = true, min(fewest, n), max(most, n)
 			return
@@ -384,7 +397,8 @@ func TestPropFewerConstraintsNeverHurt(t *testing.T) {
 		less := r
 		less.Spec.Bundles = slices.Clone(r.Spec.Bundles)
 		i := rapid.IntRange(0, len(less.Spec.Bundles)-1).Draw(t, "which")
-		switch rapid.IntRange(0, 4).Draw(t, "dropped") {
+		less.Spec.PerNode = 0
+		switch rapid.IntRange(0, 5).Draw(t, "dropped") {
 		case 0:
 			less.Spec.Pool = ""
 		case 1:

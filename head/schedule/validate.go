@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -47,10 +48,26 @@ func Validate(spec api.GroupSpec) []api.FieldError {
 		v.add("/bundles", "%d bundles are more than %d", len(spec.Bundles), MaxBundles)
 		return v.errs // one error for each of them would say no more
 	}
+	v.perNode(&spec)
 	for i := range spec.Bundles {
 		v.bundle(fmt.Sprintf("/bundles/%d", i), &spec.Bundles[i])
 	}
 	return v.errs
+}
+
+func (v *checker) perNode(s *api.GroupSpec) {
+	n := s.PerNode
+	switch {
+	case n == 0:
+	case n < 0 || n > MaxBundles:
+		v.add("/perNode", "%d bundles on each node: 1 to %d, or 0 for what fits", n, MaxBundles)
+	case int64(len(s.Bundles))%n != 0:
+		v.add("/perNode", "%d bundles are not a multiple of %d on each node", len(s.Bundles), n)
+	case s.Strategy == api.StrictPack && int64(len(s.Bundles)) != n, s.Strategy == api.StrictSpread && n != 1:
+		v.add("/perNode", "%d on each node and %s contradict each other; leave the strategy out", n, s.Strategy)
+	case slices.ContainsFunc(s.Bundles[1:], func(b api.Bundle) bool { return bundleKey(&b) != bundleKey(&s.Bundles[0]) }):
+		v.add("/perNode", "goes with equal bundles only")
+	}
 }
 
 type checker struct{ errs []api.FieldError }

@@ -76,6 +76,8 @@ func drainJob(t *tx, c DrainJob) any {
 		return refuse("conflict", "job "+j.ID+" is being stopped")
 	case c.Drain.Kind == DrainResize && (c.Drain.Ranks < 1 || j.Spec.PlacementGroup != "" || j.Spec.Hosts != nil):
 		return refuse("invalid", "a resize needs a number of ranks, and a job that holds its own placement group")
+	case c.Drain.Kind == DrainResize && j.Spec.RanksPerNode > 0 && c.Drain.Ranks%j.Spec.RanksPerNode != 0:
+		return refuse("invalid", fmt.Sprintf("%d ranks are not a multiple of the %d that %s has on each node", c.Drain.Ranks, j.Spec.RanksPerNode, j.ID))
 	case c.Drain.Kind == DrainResize && j.Spec.Sizes.Any() && !j.Spec.Sizes.Allows(c.Drain.Ranks, j.Spec.Ranks):
 		return refuse("invalid", fmt.Sprintf("%d ranks are not an allowed size of %s", c.Drain.Ranks, j.ID))
 	}

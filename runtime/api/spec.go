@@ -48,10 +48,13 @@ type GroupSpec struct {
 	Name     string   `json:"name,omitempty"`
 	Bundles  []Bundle `json:"bundles"`
 	Strategy Strategy `json:"strategy,omitempty"` // default PACK
-	Pool     string   `json:"pool,omitempty"`
-	Tenant   string   `json:"tenant,omitempty"`
-	Queue    string   `json:"queue,omitempty"`
-	Priority int64    `json:"priority,omitempty"` // higher first
+	// PerNode is how many of its bundles, which are equal then, each node holds: so many
+	// exactly; 0: what fits.
+	PerNode  int64  `json:"perNode,omitempty"`
+	Pool     string `json:"pool,omitempty"`
+	Tenant   string `json:"tenant,omitempty"`
+	Queue    string `json:"queue,omitempty"`
+	Priority int64  `json:"priority,omitempty"` // higher first
 }
 
 // JobSpec is what a user submits. A job without PlacementGroup gets a group of its
@@ -66,7 +69,7 @@ type JobSpec struct {
 
 	Ranks        int64     `json:"ranks,omitempty"`        // world size; default 1
 	Sizes        *Sizes    `json:"sizes,omitempty"`        // that the job may be given; nil: Ranks
-	RanksPerNode int64     `json:"ranksPerNode,omitempty"` // 0: whatever fits
+	RanksPerNode int64     `json:"ranksPerNode,omitempty"` // on each node, exactly; 0: whatever fits
 	Resources    Resources `json:"resources,omitzero"`     // of each rank
 	Strategy     Strategy  `json:"strategy,omitempty"`
 

@@ -40,7 +40,7 @@ func TestRunSizes(t *testing.T) {
 	h := newHome(t)
 	h.up()
 	h.env = append(h.env, "PET_NPROC_PER_NODE=3")
-	for words, want := range map[string]string{"": "3 STRICT_PACK", "--nproc_per_node=2 --nnodes=1": "2 STRICT_PACK", "--nproc-per-node 1 --nnodes 1 --strategy SPREAD": "1 SPREAD"} {
+	for words, want := range map[string]string{"": "3 STRICT_PACK", "--nproc_per_node=2 --nnodes=1": "2 STRICT_PACK", "--nproc-per-node 1 --nnodes 1 --strategy SPREAD": "1 SPREAD", "--nnodes 1:2": "3 PACK"} {
 		h.want(0, append(append([]string{"run"}, strings.Fields(words)...), "--", "true")...)
 		j := h.job(strings.TrimSpace(strings.Split(h.want(0, "ps", "-o", "name").out, "\n")[0]))
 		if got := fmt.Sprint(j.Spec.Ranks, " ", j.Spec.Strategy); got != want {
@@ -48,7 +48,7 @@ func TestRunSizes(t *testing.T) {
 		}
 	}
 	for words, want := range map[string]string{
-		"--nnodes 2": "is not in this version of run", "--nnodes=1:2": "a range of nodes", "--ranks 2": "make 3", "--nproc-per-node=gpu": "not every node has a GPU",
+		"--nnodes 2": "(3 bundles); 1 node could ever hold that; 1 node missing", "--ranks 2": "make 3", "--nproc-per-node=gpu": "not every node has a GPU",
 		"--nproc-per-node=tpu": "neither a number",
 	} {
 		r := h.troupe(append(append([]string{"run"}, strings.Fields(words)...), "--", "true")...)

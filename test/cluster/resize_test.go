@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,6 +71,58 @@ func TestScale(t *testing.T) {
 			}
 		}
 		c.WaitState(id, 2*time.Minute, api.Succeeded)
+		c.books()
+	})
+}
+
+// TestRanksPerNode: so many ranks on each node, exactly, at every size and after a loss.
+func TestRanksPerNode(t *testing.T) {
+	nodes := four()
+	for i := range nodes {
+		nodes[i].CPU = 3000 // one more would fit
+	}
+	Run(t, Options{Nodes: nodes}, func(c *Cluster) {
+		spec := training(4, 600)
+		spec.RanksPerNode = 2
+		id := c.Submit(spec)
+		each := func(j *state.Job, want int) {
+			t.Helper()
+			on := map[string]int{}
+			for i, r := range j.Last().Ranks {
+				on[r.Node]++
+				if i%2 == 1 && r.Node != j.Last().Ranks[i-1].Node {
+					t.Errorf("ranks %d and %d are on two nodes", i-1, i)
+				}
+			}
+			for n, k := range on {
+				if k != 2 {
+					t.Errorf("%d ranks on %s", k, n)
+				}
+			}
+			if len(on) != want {
+				t.Errorf("on %v, want %d nodes", on, want)
+			}
+		}
+		c.WaitStep(id, 10, time.Minute)
+		each(c.View().Job(id), 2)
+		if _, err := c.control().Scale(c.ctx, id, 5, ""); err == nil || !strings.Contains(err.Error(), "not a multiple of the 2") {
+			t.Errorf("scale to 5: %v", err)
+		}
+		c.scale(id, 6)
+		j := c.waitRanks(id, 6, time.Minute)
+		each(j, 3)
+		c.WaitStep(id, j.Last().Restore.Step+10, time.Minute)
+		lost := j.Last().Ranks[0].Node
+		c.Node(lost).Kill()
+		c.Wait("it runs elsewhere", 2*time.Minute, func(v *state.View) bool {
+			j := v.Job(id)
+			return j.State == api.Running && len(j.Last().Ranks) == 6 && !usesNode(j.Last(), lost)
+		})
+		each(c.View().Job(id), 3)
+		c.Node(lost).Boot()
+		c.scale(id, 2)
+		each(c.waitRanks(id, 2, time.Minute), 1)
+		c.WaitState(id, 5*time.Minute, api.Succeeded)
 		c.books()
 	})
 }

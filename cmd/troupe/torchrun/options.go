@@ -99,7 +99,7 @@ var Options = []Option{
 	{
 		Names: names("", "nnodes"), Kind: Text, Default: "1:1", Help: "number of hosts, or MIN:MAX",
 		Launch: honoured("hosts of the run; each starts the command, as under torchrun"),
-		Run:    mapped("N above 1: that many ranks, each on a node of its own; several on each, and MIN:MAX, are refused: --ranks and --strategy say what fits"),
+		Run:    mapped("N above 1: so many nodes with --nproc-per-node ranks on each, exactly; MIN:MAX: a job that runs with any number of nodes between them"),
 	},
 	{
 		Names: names("", "nproc-per-node"), Kind: Text, Default: "1", Help: "ranks on each host: a number, auto, cpu, gpu, xpu",
