@@ -102,11 +102,9 @@ type AllocStatus struct {
 	State      AllocState `json:"state"`
 	Steps      []RankStep `json:"steps,omitempty"`
 	// Saving is how long ranks of this attempt stood still in saves, in nanoseconds and of
-	// the one that did so longest; Saves in how many steps.
-	Saving int64 `json:"saving,omitempty"`
-	Saves  int64 `json:"saves,omitempty"`
-	// Upload is how long staged saves of this attempt took from the ranks' going on to the
-	// commit, in nanoseconds and all together; Uploads how many. Zero: none was staged.
+	// the one that did so longest, in Saves steps; Upload from there to Uploads commits.
+	Saving  int64 `json:"saving,omitempty"`
+	Saves   int64 `json:"saves,omitempty"`
 	Upload  int64 `json:"upload,omitempty"`
 	Uploads int64 `json:"uploads,omitempty"`
 	// Excused: a rank here stands still by intent, inside a phase or to save.
