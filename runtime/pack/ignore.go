@@ -93,9 +93,7 @@ func parseRule(s string) (r rule, ok bool, err error) {
 	if s[0] == '!' {
 		r.keep, s = true, s[1:]
 	}
-	if t := strings.TrimSuffix(s, "/"); t != s {
-		r.folders, s = true, t
-	}
+	s, r.folders = strings.CutSuffix(s, "/")
 	anchored := strings.Contains(s, "/")
 	s = strings.TrimPrefix(s, "/")
 	if s == "" {
