@@ -36,6 +36,8 @@ var (
 	ErrLimit = errors.New("over a limit")
 	// ErrEntry: an entry is of a kind, or has a name, that no archive may hold.
 	ErrEntry = errors.New("not allowed in a package")
+	// ErrRule: a line of the ignore file is no rule.
+	ErrRule = errors.New("no rule")
 	// ErrDamaged: the archive is not whole, or no archive.
 	ErrDamaged = errors.New("the package is damaged")
 	// ErrChanged: a file changed while it was being packed.

@@ -72,7 +72,7 @@ func readRules(root *os.Root) (rules, error) {
 		line++
 		r, ok, err := parseRule(string(raw))
 		if err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", IgnoreFile, line, err)
+			return nil, fmt.Errorf("%s:%d: %w: %w", IgnoreFile, line, ErrRule, err)
 		}
 		if !ok {
 			continue
