@@ -26,10 +26,12 @@ import (
 	headapi "github.com/troupe-runtime/troupe/head/api"
 	"github.com/troupe-runtime/troupe/head/consensus"
 	"github.com/troupe-runtime/troupe/head/control"
+	"github.com/troupe-runtime/troupe/head/packages"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/bus"
 	"github.com/troupe-runtime/troupe/runtime/clock"
+	"github.com/troupe-runtime/troupe/runtime/disk"
 	"github.com/troupe-runtime/troupe/runtime/join"
 	"github.com/troupe-runtime/troupe/runtime/trust"
 	"github.com/troupe-runtime/troupe/runtime/wire"
@@ -39,7 +41,8 @@ import (
 const (
 	raftDir        = "raft"
 	storeDir       = "store" // default checkpoint store
-	caDir          = "ca"    // the cluster's certificate authority
+	packageDir     = "packages"
+	caDir          = "ca" // the cluster's certificate authority
 	busKeyFile     = "bus.key"
 	AdminTokenFile = "admin.token" // 0600; who can read it is an admin
 	// ViewerTokenFile is made when a launch over several hosts first needs it.
@@ -233,10 +236,14 @@ func (h *Head) startBus() error {
 	if h.conn, err = h.bus.InProcess("head", ownToken, "head"); err != nil {
 		return fmt.Errorf("head: connect to the own bus: %w", err)
 	}
+	kept, err := packages.Open(packages.Options{FS: disk.OS(), Dir: filepath.Join(h.opts.Dir, packageDir), Now: time.Now})
+	if err != nil {
+		return fmt.Errorf("head: %w", err)
+	}
 	co := control.Options{
 		Name: h.opts.Name, Store: h.store, Log: proposer{h.node}, Bus: h.conn, Clock: clock.Real(), Logger: h.opts.Logger,
 		Version: h.opts.Version, Timing: h.opts.Timing, BusURLs: []string{h.bus.ClientURL()}, BusSecret: []byte(key),
-		Random: func(b []byte) error { _, err := rand.Read(b); return err },
+		Random: func(b []byte) error { _, err := rand.Read(b); return err }, Packages: kept,
 	}
 	if h.secure != nil {
 		co.SignNode = h.secure.sign
@@ -298,7 +305,7 @@ func NodePermission(id string) bus.Permission {
 	return bus.Permission{
 		Publish: []string{
 			wire.HeadRegister + id, wire.HeadHeartbeat + id, wire.HeadReport + id, wire.HeadPrepared + id, wire.HeadFetch + id,
-			wire.HeadRenew + id, wire.HeadNotice + id,
+			wire.HeadPackage + id, wire.HeadRenew + id, wire.HeadNotice + id,
 		},
 		Subscribe: []string{"n." + id + ".>"},
 		Inbox:     wire.InboxPrefix("node-" + id),

@@ -101,6 +101,8 @@ func contentType(r *http.Request, kind Kind) *api.Problem {
 		return nil
 	case err == nil && kind == Page && media == "application/x-www-form-urlencoded":
 		return nil
+	case err == nil && kind == Upload && media == "application/octet-stream":
+		return nil
 	case sent == "":
 		return refuse("the body has no Content-Type")
 	}

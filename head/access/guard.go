@@ -174,7 +174,11 @@ func (g *Guard) admit(row Route, h http.Handler) http.Handler {
 			g.refuse(w, r, crossSite())
 			return
 		}
-		if p := readBody(w, r, row.Kind); p != nil {
+		take := readBody
+		if row.Kind == Upload {
+			take = g.upload
+		}
+		if p := take(w, r, row.Kind); p != nil {
 			g.refuse(w, r, p)
 			return
 		}
@@ -243,7 +247,7 @@ func (g *Guard) unknown(w *writer, r *http.Request) {
 		return
 	}
 	var allowed []string
-	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
 		probe := r.Clone(r.Context())
 		probe.Method = method
 		if _, pattern := g.mux.Handler(probe); pattern != "" {

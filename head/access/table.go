@@ -10,6 +10,7 @@ const (
 	API    Kind = iota // JSON in, JSON or bytes out, problems as JSON
 	Page               // HTML for people; forms in, problems as a page
 	Static             // files that never change while the process runs
+	Upload             // bytes in, streamed to the handler; JSON out
 )
 
 // Route is one row of the table: who may use a method on a pattern.
@@ -29,7 +30,7 @@ type Route struct {
 // Guard.Handle, and a row without a handler by Guard.Check, so this is the whole
 // surface and a change of it is one visible line.
 func Table() []Route {
-	const get, post, del = http.MethodGet, http.MethodPost, http.MethodDelete
+	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
 	return []Route{
 		{Method: get, Pattern: "/livez", Anonymous: true},
 		{Method: get, Pattern: "/readyz", Anonymous: true},
@@ -51,6 +52,8 @@ func Table() []Route {
 		{Method: get, Pattern: "/api/v1/jobs/{id}/failures", Need: Viewer},
 		{Method: post, Pattern: "/api/v1/jobs/{id}/stacks", Need: Admin},
 		{Method: get, Pattern: "/api/v1/jobs/{id}/ranks/{rank}/log", Need: Viewer},
+		{Method: get, Pattern: "/api/v1/packages/{hash}", Need: Submitter},
+		{Method: put, Pattern: "/api/v1/packages/{hash}", Need: Submitter, Kind: Upload},
 		{Method: get, Pattern: "/api/v1/placement-groups", Need: Viewer},
 		{Method: post, Pattern: "/api/v1/placement-groups", Need: Admin},
 		{Method: get, Pattern: "/api/v1/placement-groups/{id}", Need: Viewer},

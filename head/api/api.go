@@ -110,6 +110,7 @@ func build(o Options) (*server, error) {
 func (s *server) routes() {
 	s.health()
 	s.jobs()
+	s.packages()
 	s.logs()
 	s.groups()
 	s.nodes()

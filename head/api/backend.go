@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -94,6 +95,10 @@ type Backend interface {
 	Lineage(ctx context.Context, run string) (api.Lineage, error)
 	KillActor(ctx context.Context, id string, restart bool) (api.Actor, error)
 	BusAccess(ctx context.Context) (api.BusAccess, error)
+
+	// Package says whether a package is here; PutPackage keeps one of size bytes.
+	Package(ctx context.Context, hash string) (api.Package, error)
+	PutPackage(ctx context.Context, hash string, size int64, body io.Reader) (api.Package, error)
 
 	// Health.
 	Version() api.Version

@@ -43,13 +43,14 @@ type fake struct {
 	ready    error
 	failWith error // every read fails with this
 	lastStop time.Duration
+	packages map[string]int64
 }
 
 var start = time.Date(2031, 5, 4, 12, 0, 0, 0, time.UTC)
 
 func newFake() *fake {
 	return &fake{
-		index: 10, changed: make(chan struct{}), logs: map[string]*wire.LogChunk{},
+		index: 10, changed: make(chan struct{}), logs: map[string]*wire.LogChunk{}, packages: map[string]int64{packageHash: 7},
 		keys: map[string]Idempotency{}, made: map[string]time.Time{}, revoked: map[string]bool{},
 	}
 }
@@ -128,6 +129,28 @@ func (b *fake) Job(_ context.Context, id string) (api.Job, error) {
 		}
 	}
 	return api.Job{}, notFound("job", id)
+}
+
+func (b *fake) Package(_ context.Context, hash string) (api.Package, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n, ok := b.packages[hash]; ok {
+		return api.Package{Hash: hash, Size: n}, nil
+	}
+	return api.Package{}, notFound("package", hash)
+}
+
+func (b *fake) PutPackage(_ context.Context, hash string, size int64, body io.Reader) (api.Package, error) {
+	n, err := io.Copy(io.Discard, body)
+	if err == nil && n != size {
+		err = io.ErrUnexpectedEOF
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		b.packages[hash] = n
+	}
+	return api.Package{Hash: hash, Size: n}, err
 }
 
 func (b *fake) setJob(j api.Job) {

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
+	"github.com/troupe-runtime/troupe/runtime/pack"
 )
 
 // Bounds of what a request may name (`troupe limits`). Whether it makes sense for this
@@ -122,6 +123,9 @@ func (c *checks) job(j api.JobSpec) error {
 	c.text("/tenant", j.Tenant, maxName)
 	c.text("/queue", j.Queue, maxName)
 	c.text("/workingDir", j.WorkingDir, maxPath)
+	if j.Package != "" && !pack.ValidHash(j.Package) {
+		c.add("/package", "%.80q is no SHA-256 in 64 hex digits", j.Package)
+	}
 	c.text("/restart/stallKill", j.Restart.StallKill, 32)
 	c.text("/checkpoint/store", j.Checkpoint.Store, maxPath)
 	c.strategy("/strategy", j.Strategy)

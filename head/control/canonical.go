@@ -11,6 +11,7 @@ import (
 	"github.com/troupe-runtime/troupe/elastic/plan"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/runtime/api"
+	"github.com/troupe-runtime/troupe/runtime/pack"
 	"github.com/troupe-runtime/troupe/runtime/unit"
 )
 
@@ -164,7 +165,15 @@ func checkCommand(s api.JobSpec, bad func(string, string, ...any)) {
 	case size > maxArgv:
 		bad("/command", "%d bytes; at most %d", size, maxArgv)
 	}
-	if w := s.WorkingDir; w != "" && !filepath.IsAbs(w) {
+	w := s.WorkingDir
+	switch {
+	case s.Package != "" && !pack.ValidHash(s.Package):
+		bad("/package", "%q: the SHA-256 of an uploaded folder, 64 hex digits", cut(s.Package, 80))
+	case s.Package != "" && (s.Hosts != nil || s.Actor != nil):
+		bad("/package", "goes with a job that runs a command, not with an actor or a launch over hosts")
+	case s.Package != "" && w != "" && !filepath.IsLocal(w):
+		bad("/workingDir", "%q is not below the root of the package", cut(w, 200))
+	case s.Package == "" && w != "" && !filepath.IsAbs(w):
 		bad("/workingDir", "%q is not absolute", cut(w, 200))
 	}
 	size = 0

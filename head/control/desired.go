@@ -98,7 +98,7 @@ func (h *Head) attemptOn(v *state.View, j *state.Job, at *state.Attempt, a *stat
 		Number: at.Number, Generation: at.Generation, World: int64(len(at.Ranks)),
 		MasterAddr: at.MasterAddr, MasterPort: at.MasterPort, GroupWorld: int64(len(at.Allocs)),
 		MaxRestarts: maxRestarts(j.Spec.Restart), Ranks: a.Ranks, Command: j.Spec.Command,
-		WorkingDir: j.Spec.WorkingDir, Env: j.Spec.Env, LaunchEnv: j.Spec.LaunchEnv, Role: j.Spec.Role, RunID: j.Spec.RunID,
+		WorkingDir: j.Spec.WorkingDir, Package: j.Spec.Package, Env: j.Spec.Env, LaunchEnv: j.Spec.LaunchEnv, Role: j.Spec.Role, RunID: j.Spec.RunID,
 		ShutdownTimeout: j.Spec.ShutdownTimeout, VirtualLocalRank: j.Spec.VirtualLocalRank,
 		FailureGrace: j.Spec.FailureGrace, Actor: j.Spec.Actor, NoWarm: j.Spec.NoWarm, StallKill: j.Spec.Restart.StallKill,
 		Checkpoint: wire.CheckpointSpec{Store: h.storeOf(v, j), Life: v.Meta().Life, Deadline: h.saveDeadline(j)},

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	headapi "github.com/troupe-runtime/troupe/head/api"
+	"github.com/troupe-runtime/troupe/head/packages"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/bus"
@@ -55,6 +56,8 @@ type Options struct {
 	// BusURLs are where SDKs reach the bus; BusSecret signs their credentials.
 	BusURLs   []string
 	BusSecret []byte
+	// Packages keeps the folders that users send along; nil: this head takes none.
+	Packages *packages.Store
 	// SignNode answers a certificate request of a node: its id by the key, and the chain.
 	// Nil where nodes have no certificates.
 	SignNode func(csr []byte) (node string, chain [][]byte, err error)

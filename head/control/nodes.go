@@ -68,6 +68,7 @@ func (h *Head) subscribe(ctx context.Context) error {
 		wire.HeadReport:    h.onReport,
 		wire.HeadPrepared:  h.onPrepared,
 		wire.HeadFetch:     h.onFetch,
+		wire.HeadPackage:   h.onPackage,
 		wire.HeadRenew:     h.onRenew,
 		wire.HeadShim:      h.onShimCall,
 		wire.HeadNotice:    h.onNotice,

@@ -146,6 +146,16 @@ func (h *Head) Submit(ctx context.Context, spec api.JobSpec, key headapi.Idempot
 	if err := fromStep(v, spec); err != nil {
 		return headapi.Made{}, err
 	}
+	release, err := h.pinPackage(ctx, spec.Package)
+	if err != nil {
+		return headapi.Made{}, err
+	}
+	unsure := false
+	defer func() {
+		if !unsure {
+			release()
+		}
+	}()
 	id, err := h.newID(spec.Name)
 	if err != nil {
 		return headapi.Made{}, err
@@ -180,6 +190,8 @@ func (h *Head) Submit(ctx context.Context, spec api.JobSpec, key headapi.Idempot
 		gs.Bundles = slices.Repeat(gs.Bundles[:1], int(cmd.Spec.Ranks))
 	}
 	r, err := h.propose(ctx, state.KindSubmitJob, cmd)
+	// The entry may still come to be applied; its package stays for this life of the head.
+	unsure = errors.Is(err, ErrOutcomeUnknown)
 	return h.made(r, err)
 }
 

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,32 @@ type startCheck struct {
 	at      time.Time // of the answer
 	refused *api.Reason
 	code    int64
+	fetch   map[string]wire.Fetch // by node: the package is on its way there
+}
+
+// fetchAgain is how often a node is asked that still fetches the job's package.
+const fetchAgain = 300 * time.Millisecond
+
+// fetching says which nodes a job waits for with its package, and how far they are.
+func (s *startChecks) fetching(job string) map[string]wire.Fetch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.byJob[job]; c != nil && !c.done {
+		return maps.Clone(c.fetch)
+	}
+	return nil
+}
+
+func (s *startChecks) note(c *startCheck, node string, f *wire.Fetch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(c.fetch, node)
+	if f != nil {
+		if c.fetch == nil {
+			c.fetch = map[string]wire.Fetch{}
+		}
+		c.fetch[node] = *f
+	}
 }
 
 // forget drops what was said for a job that has started or ended.
@@ -78,9 +105,9 @@ func (h *Head) checkStart(ctx context.Context, v *state.View, j *state.Job) (ref
 	}
 	c = &startCheck{nodes: key}
 	s.byJob[j.ID] = c
-	ask := wire.StartCheck{Job: j.ID, WorkingDir: j.Spec.WorkingDir, Command: j.Spec.Command, Path: j.Spec.Env["PATH"], LaunchEnv: j.Spec.LaunchEnv}
+	ask := wire.StartCheck{Job: j.ID, WorkingDir: j.Spec.WorkingDir, Command: j.Spec.Command, Path: j.Spec.Env["PATH"], LaunchEnv: j.Spec.LaunchEnv, Package: j.Spec.Package}
 	h.spawn(ctx, func() {
-		reason, code := h.askStart(ctx, v, nodes, ask)
+		reason, code := h.askStart(ctx, v, c, nodes, ask)
 		s.mu.Lock()
 		c.done, c.at, c.refused, c.code = true, h.Clock.Now(), reason, code
 		s.mu.Unlock()
@@ -90,23 +117,30 @@ func (h *Head) checkStart(ctx context.Context, v *state.View, j *state.Job) (ref
 }
 
 // askStart asks all nodes at once and returns the first refusal in their order.
-func (h *Head) askStart(ctx context.Context, v *state.View, nodes []string, ask wire.StartCheck) (*api.Reason, int64) {
+func (h *Head) askStart(ctx context.Context, v *state.View, c *startCheck, nodes []string, ask wire.StartCheck) (*api.Reason, int64) {
 	data, err := wire.Marshal(ask)
 	if err != nil {
 		return nil, 0
 	}
-	ctx, cancel := context.WithTimeout(ctx, startCheckLimit)
+	limit := startCheckLimit
+	if ask.Package != "" {
+		limit = h.Timing.Start // for as long as nodes say that they fetch
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	replies := make([]wire.StartCheckReply, len(nodes))
 	var wg sync.WaitGroup
 	for i, n := range nodes {
 		wg.Go(func() {
-			raw, err := h.Bus.Request(ctx, wire.NodeStartCheck(n), data)
-			if err == nil {
-				err = wire.Unmarshal(raw, &replies[i])
+			var err error
+			for {
+				replies[i], err = h.askStartOf(ctx, n, data)
+				h.starts.note(c, n, replies[i].Fetch)
+				if err != nil || replies[i].Fetch == nil || h.needsNoStart(ask.Job) || h.Clock.Sleep(ctx, fetchAgain) != nil {
+					break
+				}
 			}
 			if err != nil {
-				replies[i] = wire.StartCheckReply{}
 				h.Logger.Debug("a node did not say whether a job can start there", "node", n, "job", ask.Job, "err", err)
 			}
 		})
@@ -122,4 +156,24 @@ func (h *Head) askStart(ctx context.Context, v *state.View, nodes []string, ask 
 		}
 	}
 	return nil, 0
+}
+
+func (h *Head) askStartOf(ctx context.Context, node string, data []byte) (wire.StartCheckReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, startCheckLimit)
+	defer cancel()
+	raw, err := h.Bus.Request(ctx, wire.NodeStartCheck(node), data)
+	var r wire.StartCheckReply
+	if err == nil {
+		err = wire.Unmarshal(raw, &r)
+	}
+	if err != nil {
+		return wire.StartCheckReply{}, err
+	}
+	return r, nil
+}
+
+// needsNoStart reports whether a job needs no start any more.
+func (h *Head) needsNoStart(job string) bool {
+	j := h.Store.View().Job(job)
+	return j == nil || j.State.Terminal() || j.Stop != nil
 }

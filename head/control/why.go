@@ -81,11 +81,15 @@ func (h *Head) whyJob(v *state.View, j *state.Job) api.Why {
 		}
 	case api.Reserved:
 		w.Answer = "Every bundle is placed; its first attempt starts as soon as its first node offers a master port."
+		if f := h.fetching(v, j); len(f) > 0 {
+			w.Answer = "Every bundle is placed; its first attempt starts when its package is there." + fetchText(v, f)
+		}
 	case api.Starting:
 		w.Answer = "Agents start its ranks."
 		if last != nil {
 			w.Answer = fmt.Sprintf("Attempt %d: agents start its ranks; %s.", last.Number, h.startedText(v, last))
 		}
+		w.Answer += fetchText(v, h.fetching(v, j))
 	case api.Running:
 		w.Answer = "It runs."
 		if last != nil {
@@ -96,6 +100,7 @@ func (h *Head) whyJob(v *state.View, j *state.Job) api.Why {
 		if j.Reason != nil {
 			w.Answer = "It recovers: " + j.Reason.Text
 		}
+		w.Answer += fetchText(v, h.fetching(v, j))
 	case api.Stopping:
 		w.Answer = "A stop was asked for; its ranks are being ended."
 		if j.Stop != nil {

@@ -168,6 +168,31 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+func TestQuotaTakesTheLeastRecentlyUsed(t *testing.T) {
+	all := []string{"package one", "package two", "package six"}
+	for i := range all {
+		b := open(t, disk.NewMem(), 33)
+		for _, p := range all {
+			if err := b.put(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for j := range 2 { // all but one are used again
+			if !b.has(all[(i+1+j)%3]) {
+				t.Fatal("a package is gone")
+			}
+		}
+		if err := b.put("package new"); err != nil {
+			t.Fatal(err)
+		}
+		for j, p := range all {
+			if b.has(p) == (i == j) {
+				t.Errorf("%d is the oldest; %d is there: %v", i, j, i != j)
+			}
+		}
+	}
+}
+
 // A head that loses its power at any moment of an upload has the package whole or not at
 // all; after the acknowledgement it has it.
 func TestCrash(t *testing.T) {

@@ -60,12 +60,17 @@ type GroupSpec struct {
 // JobSpec is what a user submits. A job without PlacementGroup gets a group of its
 // own with one bundle (Resources) for each rank.
 type JobSpec struct {
-	Name       string            `json:"name"`
-	Kind       JobKind           `json:"kind,omitempty"` // default training
-	Run        string            `json:"run,omitempty"`  // owner of checkpoints; default Name
-	Command    []string          `json:"command"`        // argv of each rank
-	WorkingDir string            `json:"workingDir,omitempty"`
-	Env        map[string]string `json:"env,omitempty"`
+	Name    string   `json:"name"`
+	Kind    JobKind  `json:"kind,omitempty"` // default training
+	Run     string   `json:"run,omitempty"`  // owner of checkpoints; default Name
+	Command []string `json:"command"`        // argv of each rank
+	// WorkingDir is where ranks start: an absolute path on the nodes, or with Package a
+	// path below the root of its copy, "" for the root itself.
+	WorkingDir string `json:"workingDir,omitempty"`
+	// Package is the hash of a folder that was uploaded before: each node runs its ranks in
+	// a copy of its own.
+	Package string            `json:"package,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
 
 	Ranks        int64     `json:"ranks,omitempty"`        // world size; default 1
 	Sizes        *Sizes    `json:"sizes,omitempty"`        // that the job may be given; nil: Ranks

@@ -107,6 +107,8 @@ type AllocStatus struct {
 	Saves   int64 `json:"saves,omitempty"`
 	Upload  int64 `json:"upload,omitempty"`
 	Uploads int64 `json:"uploads,omitempty"`
+	// Fetch is how far the package of its job has come here; nil: it is not being fetched.
+	Fetch *Fetch `json:"fetch,omitempty"`
 	// Excused: a rank here stands still by intent, inside a phase or to save.
 	Excused bool `json:"excused,omitempty"`
 	// Answers of this generation's ranks to the newest proposal; repeated until a newer one.
@@ -208,6 +210,7 @@ type AttemptSpec struct {
 	Ranks       []RankSpec        `json:"ranks"`
 	Command     []string          `json:"command"`
 	WorkingDir  string            `json:"workingDir"`
+	Package     string            `json:"package,omitempty"` // see api.JobSpec
 	Env         map[string]string `json:"env,omitempty"`
 	LaunchEnv   string            `json:"launchEnv,omitempty"`
 	Role        string            `json:"role,omitempty"`  // empty: default
@@ -446,22 +449,6 @@ type LogChunk struct {
 	Size  int64  `json:"size"`
 	Ended bool   `json:"ended"`
 	Error string `json:"error,omitempty"`
-}
-
-// StartCheck asks a node whether a job's folder and program are there
-// (n.<node>.start-check, request and reply).
-type StartCheck struct {
-	Job        string   `json:"job"`
-	WorkingDir string   `json:"workingDir"`
-	Command    []string `json:"command"`
-	Path       string   `json:"path,omitempty"` // PATH of the job's own environment
-	LaunchEnv  string   `json:"launchEnv,omitempty"`
-}
-
-// StartCheckReply says what is wrong, with the code of AllocEvent; empty when nothing is.
-type StartCheckReply struct {
-	Error string `json:"error,omitempty"`
-	Code  int64  `json:"code,omitempty"`
 }
 
 // Signal is sent to the main processes of some ranks of one allocation (n.<node>.signal,

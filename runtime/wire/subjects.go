@@ -10,6 +10,7 @@ const (
 	HeadReport    = "head.report."    // + node; Report → ReportAck
 	HeadPrepared  = "head.prepared."  // + node; Prepared → Verdict
 	HeadFetch     = "head.fetch."     // + node; nothing → Desired
+	HeadPackage   = "head.package."   // + node; PackageRequest → PackagePiece
 	HeadRenew     = "head.renew."     // + node; RenewRequest → RenewReply
 	HeadNotice    = "head.notice."    // + node; Notice → NoticeAck
 )
