@@ -63,7 +63,9 @@ type Agent struct {
 	notices    notices
 	leaving    leaving
 
-	spares *spares // nil without warm starts
+	spares   *spares // nil without warm starts
+	packages *packages
+	ctx      context.Context //nolint:containedctx // of Run
 }
 
 // lease is what the newest acknowledged heartbeat granted, in boot time.
@@ -116,6 +118,9 @@ func (a *Agent) prepare() error {
 	}
 	a.session = "s" + hex.EncodeToString(b[:])
 	a.readNotices()
+	if err := a.openPackages(); err != nil {
+		return err
+	}
 	a.stores = store.New(a.Disk, a.session).Open
 	var err error
 	if a.started, err = nextStart(a.StateDir, a.Clock.Now().UnixNano()); err != nil {
@@ -169,6 +174,7 @@ func (a *Agent) Close() {
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.Close()
 	ctx, cancel := context.WithCancel(ctx)
+	a.ctx = ctx
 	defer a.stop(cancel)
 	defer a.spares.close()
 	a.sweepSpares(ctx)

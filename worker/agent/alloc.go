@@ -65,7 +65,10 @@ type alloc struct {
 	free      bool             // they were
 	gone      bool             // nothing is left, and the event that says so is in pending or acknowledged
 
+	work work // its copy of its job's package
+
 	// of the goroutine
+	ctx      context.Context //nolint:containedctx // of run
 	sh       Shim
 	greeted  bool // the shim has said what it runs
 	told     told
@@ -138,6 +141,7 @@ func (x *alloc) dir() string { return x.a.allocDir(x.id) }
 
 // run makes one allocation what is desired, until it is gone and that is known.
 func (x *alloc) run(ctx context.Context) {
+	x.ctx = ctx
 	defer x.hangUp()
 	for ctx.Err() == nil {
 		switch {

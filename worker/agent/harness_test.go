@@ -77,6 +77,7 @@ type testHead struct {
 	verdict  string
 	offset   int64 // by which it answers about another step
 	repeats  int   // events that were told again
+	piece    func(wire.PackageRequest) wire.PackagePiece
 	// prefix makes ids of allocations unique: their cgroups belong to the machine.
 	prefix string
 }
@@ -88,7 +89,7 @@ func newTestHead(t testing.TB, conn bus.Conn) *testHead {
 	}
 	for prefix, f := range map[string]func([]byte) any{
 		wire.HeadRegister: h.register, wire.HeadHeartbeat: h.heartbeat, wire.HeadReport: h.report,
-		wire.HeadPrepared: h.prepare, wire.HeadFetch: h.fetch,
+		wire.HeadPrepared: h.prepare, wire.HeadFetch: h.fetch, wire.HeadPackage: h.givePiece,
 	} {
 		un, err := conn.Subscribe(prefix+"*", func(m bus.Msg) {
 			if id := strings.TrimPrefix(m.Subject, prefix); id != node {
@@ -175,6 +176,10 @@ func (h *testHead) prepare(data []byte) any {
 	p := decode[wire.Prepared](h.t, data)
 	h.prepared = append(h.prepared, p)
 	return wire.Verdict{Alloc: p.Alloc, Run: p.Run, Generation: p.Generation, Step: p.Step + h.offset, State: h.verdict}
+}
+
+func (h *testHead) givePiece(data []byte) any {
+	return h.piece(decode[wire.PackageRequest](h.t, data))
 }
 
 func (h *testHead) fetch([]byte) any {

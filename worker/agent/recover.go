@@ -115,6 +115,7 @@ func (x *alloc) forget() bool {
 			x.a.Ports.Release(x.port)
 			x.port = 0
 		}
+		x.endWork()
 		x.a.retire(x.dir(), x.cfg.SocketDir, e)
 	}
 	if !unwanted {

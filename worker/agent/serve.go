@@ -144,7 +144,10 @@ func (x *alloc) tell() bool {
 			err = x.sh.Send(failedStart(m.Attempt, fmt.Sprintf("command, environment and arguments are too large to be handed over: %v", err)))
 		}
 		if m.Type == "start" && err == nil && m.Failure == "" {
-			x.warm = x.spareOf(m.Attempt, m.Env)
+			// A spare would be for a folder that goes with this allocation.
+			if x.warm = nil; m.Attempt.Package == "" {
+				x.warm = x.spareOf(m.Attempt, m.Env)
+			}
 		}
 		if err != nil {
 			x.a.Logger.Warn("a shim did not take a message", "alloc", x.id, "type", m.Type, "err", err)
@@ -241,6 +244,12 @@ func (x *alloc) startDuty(now time.Duration) (shim.AgentMessage, bool) {
 		return shim.AgentMessage{}, false
 	}
 	m := shim.AgentMessage{Type: "start", Attempt: x.a.launches.local(at)}
+	if at.Package != "" {
+		var ok bool
+		if m, ok = x.inPackage(at); !ok {
+			return m, false // this goroutine is woken when it is there
+		}
+	}
 	if at.LaunchEnv != "" {
 		env, ok := x.a.env.get(at.LaunchEnv)
 		if m.Env = env; !ok {

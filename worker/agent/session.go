@@ -211,6 +211,9 @@ func (a *Agent) statuses() []wire.AllocStatus {
 	now := a.Clock.Boot()
 	for _, x := range a.allocs {
 		st := x.status
+		if st.Fetch = nil; x.work.fetch != nil {
+			st.Fetch = x.work.fetch.progress()
+		}
 		if len(st.Steps) > 0 && x.heardAt > 0 {
 			st.Steps = slices.Clone(st.Steps)
 			for i := range st.Steps {

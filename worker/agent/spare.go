@@ -49,7 +49,7 @@ func (x *alloc) spareOf(at *wire.AttemptSpec, launchEnv []string) *warm.Spec {
 // takeSpare returns the spare if it fits what an allocation is to run.
 func (x *alloc) takeSpare(ctx context.Context, want *wire.Alloc) *shim.Spare {
 	at := want.Attempt
-	if x.a.spares == nil || at == nil {
+	if x.a.spares == nil || at == nil || at.Package != "" {
 		return nil
 	}
 	x.a.mu.Lock()

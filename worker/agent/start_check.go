@@ -49,6 +49,9 @@ func (a *Agent) checkStart(c *wire.StartCheck) wire.StartCheckReply {
 	if c.Path != "" {
 		path = c.Path
 	}
+	if c.Package != "" {
+		return a.checkInPackage(c, func(dir string) (int64, error) { return look.CheckStart(dir, at.Command, path) })
+	}
 	code, err := look.CheckStart(at.WorkingDir, at.Command, path)
 	if err == nil {
 		return wire.StartCheckReply{}

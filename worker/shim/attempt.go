@@ -117,7 +117,7 @@ func (s *shim) start(o startOrder) {
 	case s.ending:
 		s.send(s.status())
 		return
-	case !s.owner.over() && o.failure == "" && !s.lease.valid(s.now()):
+	case !s.owner.over() && o.failure == "" && o.dropped == "" && !s.lease.valid(s.now()):
 		log.Printf("start of generation %d refused: no valid lease", o.spec.Generation)
 		s.send(s.status())
 		return

@@ -78,6 +78,9 @@ type AgentMessage struct {
 	// then holds no more than its number and generation; nothing runs, and the generation
 	// is used up with EventStartFailed, since only the shim numbers events.
 	Failure string `json:"failure,omitempty"`
+	// Dropped, of a start: the attempt was to end before it could begin. Nothing runs, and
+	// the generation is used up with EventEnded.
+	Dropped string `json:"dropped,omitempty"`
 	// stop: end all ranks. end: stop at once, then leave (last words: EventGone).
 	Stop *wire.StopOrder `json:"stop,omitempty"`
 	// verdict of a prepared step.
