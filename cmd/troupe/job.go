@@ -141,6 +141,9 @@ func (a *app) jobDetail(ctx context.Context, j api.Job) {
 		p("Reason", "%s", names.in(j.Reason.Text))
 	}
 	p("Command", "%s", shellText(j.Spec.Command))
+	if j.Spec.Package != "" {
+		p("Package", "%s", j.Spec.Package)
+	}
 	p("Ranks", "%d", j.Spec.Ranks)
 	p("Run", "%s", j.Run)
 	p("Group", "%s", j.Group)

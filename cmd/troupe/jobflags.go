@@ -48,6 +48,9 @@ type jobFlags struct {
 	role, runID              string // torchrun's
 	virtualLocal             bool
 	wrap                     string
+	sendDir                  string
+	sendLimit                sizeFlag
+	sent                     *packed // of sendDir
 }
 
 const noWarmHelp = "start ranks by exec, never by a fork of an interpreter that has imported torch"
@@ -64,6 +67,7 @@ func (o *jobFlags) add(c *cobra.Command) {
 	f.Int64Var(&o.perNode, "ranks-per-node", 0, "`N`: ranks on each node, exactly (default what fits)")
 	f.StringVar(&o.strategy, "strategy", "PACK", "`strategy`: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD")
 	f.StringVar(&o.workdir, "workdir", "", "`folder`: that ranks start in (default the current one)")
+	o.addSend(c)
 	f.StringArrayVar(&o.env, "env", nil, "`NAME[=VALUE]`: for the ranks; may be repeated")
 	f.BoolVar(&o.envAll, "env-all", false, "send the whole environment of this command")
 	f.Int64Var(&o.maxRestarts, "max-restarts", 3, "`N`: restarts after failures of the script's own")
@@ -96,6 +100,12 @@ func (o *jobFlags) add(c *cobra.Command) {
 	}
 	f.Lookup("bundles").DefValue = ""
 	o.r.add(c)
+}
+
+// addSend adds the flags that send a folder along.
+func (o *jobFlags) addSend(c *cobra.Command) {
+	c.Flags().StringVar(&o.sendDir, "working-dir", "", workingDirUsage)
+	c.Flags().Var(&o.sendLimit, "working-dir-limit", "`size`: of that folder at most")
 }
 
 // parseKeepBest reads loss:min:2.
@@ -149,15 +159,6 @@ func (a *app) spec(ctx context.Context, c *cobra.Command, o *jobFlags, command [
 	if s.Strategy, err = parseStrategy(o.strategy); err != nil {
 		return s, err
 	}
-	s.WorkingDir = o.workdir
-	if s.WorkingDir == "" {
-		if s.WorkingDir, err = os.Getwd(); err != nil {
-			return s, fmt.Errorf("find the current folder: %w", err)
-		}
-	}
-	if s.WorkingDir, err = filepath.Abs(s.WorkingDir); err != nil {
-		return s, fmt.Errorf("find the folder: %w", err)
-	}
 	s.Name = o.name
 	if s.Name == "" {
 		s.Name = nameOf(command)
@@ -206,7 +207,7 @@ func (a *app) spec(ctx context.Context, c *cobra.Command, o *jobFlags, command [
 	if err != nil {
 		return s, err
 	}
-	if err := checkWrapped(s.WorkingDir, wrap, command); err != nil {
+	if err := a.place(ctx, &s, o, wrap, command); err != nil {
 		return s, err
 	}
 	s.Command = slices.Concat(wrap, command)
@@ -220,6 +221,26 @@ func (a *app) spec(ctx context.Context, c *cobra.Command, o *jobFlags, command [
 		a.defaultGPUs(ctx, &s)
 	}
 	return s, nil
+}
+
+// place says where ranks start: in a folder of the nodes, or in a copy of one that is sent.
+func (a *app) place(ctx context.Context, s *api.JobSpec, o *jobFlags, wrap, command []string) (err error) {
+	if o.sendDir != "" {
+		if o.sent, err = a.packFolder(ctx, o.sendDir, o.sendLimit); err != nil {
+			return err
+		}
+		return a.usePackage(s, o.sent, o.workdir, wrap, command)
+	}
+	s.WorkingDir = o.workdir
+	if s.WorkingDir == "" {
+		if s.WorkingDir, err = os.Getwd(); err != nil {
+			return fmt.Errorf("find the current folder: %w", err)
+		}
+	}
+	if s.WorkingDir, err = filepath.Abs(s.WorkingDir); err != nil {
+		return fmt.Errorf("find the folder: %w", err)
+	}
+	return checkWrapped(s.WorkingDir, wrap, command)
 }
 
 // environment collects what the ranks get, and names once what they do not.

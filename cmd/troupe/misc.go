@@ -45,6 +45,7 @@ func (a *app) versionCommand() *cobra.Command {
 var limits = []struct{ thing, limit, excess string }{
 	{"request body", "1 MiB", "413"},
 	{"log entry", "512 KiB", "413, never proposed"},
+	{"folder that is sent along", "100 MiB (--working-dir-limit, at most 1000 MiB); 100,000 entries", "refused before it is sent"},
 	{"environment of a job", "64 KiB", "422"},
 	{"command of a job", "128 KiB", "422"},
 	{"name", "63 characters", "422"},

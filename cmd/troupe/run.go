@@ -40,7 +40,7 @@ of torchrun's options are taken too: --explain-flags says how.
 Ctrl-C stops the job, Ctrl-C again ends it by force, Ctrl-\ leaves it running. The job
 ends with this command; with --detach, or after Ctrl-\, it does not. The exit code is
 that of the rank that was the root cause`,
-		Example: "  troupe run --ranks 4 -- python train.py\n  troupe run --ranks 4 --checkpoint-every 50steps -- python train.py\n  troupe run --detach --ranks 2 --gpus 1 -- ./train\n  troupe run --nproc-per-node 8 --max-restarts 3 train.py --epochs 3",
+		Example: "  troupe run --ranks 4 -- python train.py\n  troupe run --ranks 4 --checkpoint-every 50steps -- python train.py\n  troupe run --detach --ranks 2 --gpus 1 -- ./train\n  troupe run --nproc-per-node 8 --max-restarts 3 train.py --epochs 3\n  troupe run --ranks 4 --working-dir . -- python train.py",
 		Args:    cobra.ArbitraryArgs, Annotations: map[string]string{endless: "it stops the job itself", takesTorchrun: "yes"},
 		RunE: func(c *cobra.Command, args []string) error {
 			if shell := a.line.PrintCompletion(); shell != "" {
@@ -93,7 +93,7 @@ func (a *app) start(ctx context.Context, s api.JobSpec, o *jobFlags, set *torchr
 			return err
 		}
 	}
-	j, err := cl.SubmitJob(ctx, s, o.keyOf(s))
+	j, err := a.submit(ctx, cl, s, o.sent, o.keyOf(s))
 	if err != nil {
 		return err
 	}

@@ -38,16 +38,33 @@ func (a *app) submitCommand() *cobra.Command {
 	var o jobFlags
 	c := &cobra.Command{
 		Use: "submit FILE", Short: "Submit a job that a YAML file describes", Args: cobra.ExactArgs(1),
-		Example: "  troupe submit job.yaml\n  troupe submit job.yaml --wait\n  troupe submit job.yaml --once -o json",
+		Example: "  troupe submit job.yaml\n  troupe submit job.yaml --wait\n  troupe submit job.yaml --once -o json\n  troupe submit job.yaml --working-dir .",
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.once && o.key != "" {
 				return usage("--once and --idempotency-key exclude each other")
 			}
-			s, err := readJobFile(args[0])
+			s, send, err := readJobFile(args[0])
 			if err != nil {
 				return err
 			}
-			if len(s.Command) > 0 {
+			if c.Flags().Changed("working-dir") {
+				send = o.sendDir
+			}
+			switch {
+			case send != "":
+				if o.sent, err = a.packFolder(c.Context(), send, o.sendLimit); err != nil {
+					return err
+				}
+				if err := a.usePackage(&s, o.sent, s.WorkingDir, nil, s.Command); err != nil {
+					return err
+				}
+			case s.Package != "":
+			case s.WorkingDir == "":
+				if s.WorkingDir, err = filepath.Abs(filepath.Dir(args[0])); err != nil {
+					return fmt.Errorf("find the folder of %s: %w", args[0], err)
+				}
+			}
+			if s.Package == "" && len(s.Command) > 0 {
 				if err := checkCommand(s.WorkingDir, s.Command); err != nil {
 					return err
 				}
@@ -56,7 +73,7 @@ func (a *app) submitCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			j, err := cl.SubmitJob(c.Context(), s, o.keyOf(s))
+			j, err := a.submit(c.Context(), cl, s, o.sent, o.keyOf(s))
 			if err != nil {
 				return err
 			}
@@ -81,45 +98,52 @@ func (a *app) submitCommand() *cobra.Command {
 			return exitOf(j)
 		},
 	}
+	o.addSend(c)
 	c.Flags().BoolVar(&wait, "wait", false, "wait for the end and exit with the job's code")
 	c.Flags().StringVar(&o.key, "idempotency-key", "", "`key`: a repeat under the same answers with the first job")
 	c.Flags().BoolVar(&o.once, "once", false, "use a key made of the request itself: the same request is one job")
 	return c
 }
 
-// readJobFile reads a job's spec. Every complaint names file, line and column.
-func readJobFile(path string) (api.JobSpec, error) {
-	var s api.JobSpec
+// jobFile is what a job file may say: the spec, and a folder to send along.
+type jobFile struct {
+	api.JobSpec
+	// Send is relative to the folder of the file.
+	Send string `json:"working_dir,omitempty"`
+}
+
+// readJobFile reads a job's spec, and the folder that is to be sent along if there is one.
+// Every complaint names file, line and column.
+func readJobFile(path string) (s api.JobSpec, send string, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return s, fmt.Errorf("read the job file: %w", err)
+		return s, "", fmt.Errorf("read the job file: %w", err)
 	}
 	defer func() { _ = f.Close() }()
 	data, err := io.ReadAll(io.LimitReader(f, maxJobFile+1))
 	if err != nil {
-		return s, fmt.Errorf("read the job file: %w", err)
+		return s, "", fmt.Errorf("read the job file: %w", err)
 	}
 	if len(data) > maxJobFile {
-		return s, malformed("troupe submit --help", "%s is larger than %s", path, bytesText(maxJobFile))
+		return s, "", malformed("troupe submit --help", "%s is larger than %s", path, bytesText(maxJobFile))
 	}
-	if err := decodeJob(path, data, &s); err != nil {
-		return s, err
+	var file jobFile
+	if err := decodeJob(path, data, &file); err != nil {
+		return s, "", err
 	}
-	if s.WorkingDir == "" {
-		if s.WorkingDir, err = filepath.Abs(filepath.Dir(path)); err != nil {
-			return s, fmt.Errorf("find the folder of %s: %w", path, err)
-		}
+	if s, send = file.JobSpec, file.Send; send != "" && !filepath.IsAbs(send) {
+		send = filepath.Join(filepath.Dir(path), send)
 	}
 	if s.Name == "" {
 		s.Name = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 	}
-	return s, nil
+	return s, send, nil
 }
 
 // decodeJob walks the YAML tree against the spec's JSON names, so that a wrong name
 // or type is told at its place, and then decodes through JSON: one set of field names
 // and one way to read quantities.
-func decodeJob(path string, data []byte, s *api.JobSpec) (err error) {
+func decodeJob(path string, data []byte, s *jobFile) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = malformed("troupe submit --help", "%s does not parse: %v", path, p)
@@ -132,7 +156,7 @@ func decodeJob(path string, data []byte, s *api.JobSpec) (err error) {
 	if len(doc.Content) == 0 {
 		return malformed("troupe submit --help", "%s is empty", path)
 	}
-	tree, err := plainTree(path, doc.Content[0], reflect.TypeFor[api.JobSpec](), 0)
+	tree, err := plainTree(path, doc.Content[0], reflect.TypeFor[jobFile](), 0)
 	if err != nil {
 		return err
 	}

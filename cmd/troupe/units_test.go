@@ -194,7 +194,7 @@ func FuzzJobFile(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var s api.JobSpec
+		var s jobFile
 		err := decodeJob("f.yaml", data, &s)
 		var x *exitError
 		if err != nil && (!errors.As(err, &x) || x.code != api.ExitBadInput || !strings.HasPrefix(x.text, "f.yaml")) {
