@@ -45,11 +45,16 @@ func TestPackagesOfANode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		raw, err := c.Request(ctx, subject, data)
-		if err != nil {
-			return err
+		for {
+			raw, err := c.Request(ctx, subject, data)
+			switch {
+			case err == nil:
+				return wire.Unmarshal(raw, reply)
+			case !errors.Is(err, bus.ErrNoResponder) || ctx.Err() != nil:
+				return err
+			}
+			time.Sleep(time.Millisecond) // it begins to listen when it leads
 		}
-		return wire.Unmarshal(raw, reply)
 	}
 	conns := map[string]bus.Conn{}
 	for i, id := range []string{"n1", "n2"} {
