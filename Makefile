@@ -90,10 +90,11 @@ fmt: ## Format Go and Python
 	@test/scripts/lint.sh fmt
 
 .PHONY: soak
-soak: build ## Run the simulated cluster on many seeds: make soak SEEDS=1000 DURATION=10m
+soak: build ## Run the simulated cluster on many seeds and kill for long: make soak SEEDS=1000 DURATION=10m KILLS=1000
 	@TROUPE_SOAK_SEEDS=$(or $(SEEDS),1000) TROUPE_SOAK_DURATION=$(or $(DURATION),10m) \
 		go test -count=1 -timeout 24h -run 'Soak|Simulated' ./test/cluster/...
 	@python=$$(test/scripts/python-env.sh test); cd sdk/python && "$$python" -m pytest -q -m soak
+	@python=$$(test/scripts/python-env.sh test); "$$python" test/kills/kills.py --kills $(or $(KILLS),1000)
 
 .PHONY: mutate
 mutate: ## Plant known bugs in the protocols and demand that each is caught (about half an hour)

@@ -75,7 +75,7 @@ func (a *app) launchOn(ctx context.Context, run string) (*launchHost, error) {
 		h.client, err = troupe.New(e.head.APIURL(), token)
 	}
 	if err == nil {
-		err = endLeftovers(ctx, h.client)
+		err = endLeftovers(ctx, h.client, a.errLine)
 	}
 	if err != nil {
 		h.close()
@@ -160,7 +160,7 @@ func badEnviron(err error) error {
 
 // endLeftovers ends what a launch left that was killed: the folder is ours alone, so
 // nobody waits for those jobs, and the run takes one at a time.
-func endLeftovers(ctx context.Context, cl *troupe.Client) error {
+func endLeftovers(ctx context.Context, cl *troupe.Client, say func(format string, args ...any)) error {
 	l, err := cl.Jobs(ctx, 0)
 	if err != nil {
 		return err
@@ -169,7 +169,13 @@ func endLeftovers(ctx context.Context, cl *troupe.Client) error {
 		if j.State.Terminal() {
 			continue
 		}
-		if _, err := cl.StopJob(ctx, j.ID, 0, "its launcher is gone"); err != nil {
+		_, err := cl.StopJob(ctx, j.ID, 0, "its launcher is gone")
+		if p, ok := errors.AsType[*api.Problem](err); ok && p.Code == "TRP-N504" {
+			// Its other hosts ended with their launchers, or end with their leases.
+			say("%s", p.Detail)
+			_, err = cl.WaitJob(ctx, j.ID, nil)
+		}
+		if err != nil {
 			return err
 		}
 	}

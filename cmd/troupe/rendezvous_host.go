@@ -140,7 +140,7 @@ func (r *hostRun) own(ctx context.Context, key join.Key) error {
 	if err != nil {
 		return err
 	}
-	if err := endLeftovers(ctx, cl); err != nil {
+	if err := endLeftovers(ctx, cl, r.say); err != nil {
 		return err
 	}
 	if d.token, err = viewer(ctx, state, e); err != nil {
