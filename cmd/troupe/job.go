@@ -147,6 +147,13 @@ func (a *app) jobDetail(ctx context.Context, j api.Job) {
 	p("Ranks", "%d", j.Spec.Ranks)
 	p("Run", "%s", j.Run)
 	p("Group", "%s", j.Group)
+	if s := j.Spares; s != nil {
+		text := strings.Join(s.Nodes, ", ")
+		if s.Waits != "" {
+			text = fmt.Sprintf("%d of %d held; waits for %s", len(s.Nodes), s.Want, s.Waits)
+		}
+		p("Spares", "%s", text)
+	}
 	p("Created", "%s", a.ago(j.Created))
 	if !j.Ended.IsZero() {
 		p("Ended", "%s", a.ago(j.Ended))

@@ -45,6 +45,7 @@ type jobFlags struct {
 	key                      string
 	once                     bool
 	noWarm                   bool
+	spareNodes               int64
 	role, runID              string // torchrun's
 	virtualLocal             bool
 	wrap                     string
@@ -92,6 +93,7 @@ func (o *jobFlags) add(c *cobra.Command) {
 	f.DurationVar(&o.failureGrace, "failure-grace", 200*time.Millisecond, "`time`: what the other ranks get when one has failed")
 	o.shutdown = 30 * time.Second
 	f.Var((*span)(&o.shutdown), "shutdown-timeout", "`time`: between TERM and KILL at a stop")
+	f.Int64Var(&o.spareNodes, "spare-nodes", 0, "`N`: nodes to hold beside those of the ranks; when one is lost its ranks start there at once")
 	f.BoolVar(&o.noWarm, "no-warm", false, noWarmHelp)
 	f.StringVar(&o.key, "idempotency-key", "", "`key`: a repeat under the same answers with the first job")
 	f.BoolVar(&o.once, "once", false, "use a key made of the request itself: the same request is one job")
@@ -197,7 +199,7 @@ func (a *app) spec(ctx context.Context, c *cobra.Command, o *jobFlags, command [
 	if c.Flags().Changed("from-step") {
 		s.Checkpoint.FromStep = &o.from
 	}
-	s.NoWarm = o.noWarm
+	s.NoWarm, s.SpareNodes = o.noWarm, o.spareNodes
 	s.FailureGrace, s.ShutdownTimeout = unit.Duration(o.failureGrace), unit.Duration(o.shutdown)
 	s.Role, s.RunID, s.VirtualLocalRank = o.role, o.runID, o.virtualLocal
 	if s.Env, err = a.environment(o); err != nil {

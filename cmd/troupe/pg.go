@@ -197,6 +197,9 @@ func (a *app) groupDetail(ctx context.Context, g api.Group) {
 		if i < len(g.Bundles) {
 			p := g.Bundles[i]
 			row[1], row[2], row[4] = names.of(p.Node), strings.Join(p.Devices, " "), p.UsedBy
+			if p.Spare {
+				row[4] = "spare of " + g.Job
+			}
 		}
 		t.add(row...)
 	}

@@ -73,6 +73,7 @@ func canonical(s api.JobSpec) (api.JobSpec, []api.FieldError) {
 	}
 	checkSizes(s, bad)
 	checkPerNode(&s, bad)
+	checkSpares(s, bad)
 	checkCommand(s, bad)
 	checkRestart(s.Restart, bad)
 	if _, err := plan.ParseInterval(s.Checkpoint.Interval); err != nil {

@@ -42,7 +42,7 @@ func (h *Head) leaveNode(ctx context.Context, v *state.View, n *state.Node) {
 	seen, c := map[string]bool{}, n.Cordoned()
 	for _, hold := range v.HoldsOn(n.ID) {
 		g := v.Group(hold.Group)
-		if hold.Releasing || g == nil || g.State != api.GroupPlaced || seen[g.ID] {
+		if hold.Releasing || v.IsSpare(hold) || g == nil || g.State != api.GroupPlaced || seen[g.ID] {
 			continue
 		}
 		seen[g.ID] = true
@@ -147,7 +147,7 @@ func (h *Head) staysAnyway(v *state.View, j *state.Job) bool {
 	if g == nil || g.State != api.GroupPlaced {
 		return true
 	}
-	for _, b := range g.Placed {
+	for _, b := range g.RankBundles() {
 		if n := v.Node(b.Node); n == nil || n.Draining() {
 			return false
 		}

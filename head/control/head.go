@@ -265,6 +265,7 @@ func stuckPause(stuck int) time.Duration {
 func (h *Head) pass(ctx context.Context) time.Duration {
 	next := 500 * time.Millisecond
 	h.schedule(ctx) // 1. what waits and fits
+	h.keepSpares(ctx)
 	if d := h.superviseAll(ctx); d > 0 && d < next {
 		next = d // 2. worker groups
 	}

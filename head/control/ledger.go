@@ -154,7 +154,7 @@ func (h *Head) barredOf(v *state.View, j *state.Job, g *supervise.Group) {
 			delete(avoid, x.Node)
 		}
 	}
-	for _, b := range pg.Placed {
+	for _, b := range pg.RankBundles() {
 		if name := nodeName(v, b.Node); avoid[b.Node] != "" && !slices.Contains(g.Barred, name) {
 			g.Barred = append(g.Barred, name)
 		}

@@ -34,7 +34,7 @@ func stillLeaving(v *state.View, j *state.Job, ranks []state.RankStart) bool {
 // those that no rank used come after, in their own order.
 func bundlesByRank(j *state.Job, g *state.Group) []int {
 	order := make([]int, 0, len(g.Placed))
-	seen := make([]bool, len(g.Placed))
+	seen := make([]bool, len(g.RankBundles()))
 	if last := j.Last(); last != nil {
 		for _, r := range last.Ranks {
 			if r.Bundle >= 0 && r.Bundle < int64(len(seen)) && !seen[r.Bundle] {
@@ -43,7 +43,7 @@ func bundlesByRank(j *state.Job, g *state.Group) []int {
 			}
 		}
 	}
-	for i := range g.Placed {
+	for i := range seen {
 		if !seen[i] {
 			order = append(order, i)
 		}
@@ -85,6 +85,7 @@ func (h *Head) sized(v *state.View, j *state.Job, g *state.Group, n int64) *stat
 // the given nodes.
 func (h *Head) placeBeside(v *state.View, g *state.Group, spec api.GroupSpec, stays map[string]bool) []api.Placed {
 	s := h.snapshotOf(v)
+	freeSpares(v, &s, g) // the entry that places the gang gives them back first
 	for i := range s.Nodes {
 		// One node holds a STRICT_PACK gang; each holds at most one STRICT_SPREAD bundle, or
 		// exactly as many as are asked for on each.
@@ -102,7 +103,7 @@ func (h *Head) placeBeside(v *state.View, g *state.Group, spec api.GroupSpec, st
 func (h *Head) worthEnding(v *state.View, j *state.Job) bool {
 	g := v.Group(j.Group)
 	return g != nil && g.State == api.GroupPlaced &&
-		(j.AgreedEnd() != nil || j.Drain.Ranks < int64(len(g.Placed)) || h.sized(v, j, g, j.Drain.Ranks) != nil)
+		(j.AgreedEnd() != nil || j.Drain.Ranks < int64(len(g.RankBundles())) || h.sized(v, j, g, j.Drain.Ranks) != nil)
 }
 
 // resize gives a job without an open attempt the size that was asked for. When that does
@@ -112,7 +113,7 @@ func (h *Head) resize(ctx context.Context, v *state.View, j *state.Job) bool {
 	if g == nil || g.State != api.GroupPlaced || j.Drain == nil {
 		return false
 	}
-	if n := j.Drain.Ranks; n != int64(len(g.Placed)) {
+	if n := j.Drain.Ranks; n != int64(len(g.RankBundles())) {
 		if c := h.sized(v, j, g, n); c != nil {
 			c.Why = j.Drain.Reason
 			if _, ok := h.try(ctx, state.KindResizeGroup, *c); ok {
@@ -121,7 +122,7 @@ func (h *Head) resize(ctx context.Context, v *state.View, j *state.Job) bool {
 		}
 	}
 	_, ok := h.try(ctx, state.KindCancelDrain, state.CancelDrain{
-		Job: j.ID, Why: fmt.Sprintf("there is no room for %d ranks any more; it goes on with %d", j.Drain.Ranks, len(g.Placed)),
+		Job: j.ID, Why: fmt.Sprintf("there is no room for %d ranks any more; it goes on with %d", j.Drain.Ranks, len(g.RankBundles())),
 	})
 	return ok
 }
@@ -132,7 +133,7 @@ func (h *Head) smaller(ctx context.Context, v *state.View, j *state.Job, g *stat
 	if g.Job != j.ID {
 		return false
 	}
-	for _, n := range j.Spec.Sizes.Below(int64(len(g.Placed)), mostSizes) {
+	for _, n := range j.Spec.Sizes.Below(int64(len(g.RankBundles())), mostSizes) {
 		if c := h.sized(v, j, g, n); c != nil {
 			c.Why = why
 			if _, ok := h.try(ctx, state.KindResizeGroup, *c); ok {

@@ -185,6 +185,9 @@ func (h *Head) Submit(ctx context.Context, spec api.JobSpec, key headapi.Idempot
 		if p := h.neverSized(v, spec, gs); p != nil {
 			return headapi.Made{}, p
 		}
+		if p := h.neverSpares(v, spec, gs); p != nil {
+			return headapi.Made{}, p
+		}
 		cmd.Group, cmd.GroupSpec = "pg-"+id, &gs
 		cmd.Spec.Ranks, cmd.Placement = h.startSize(v, cmd.Group, spec, gs)
 		gs.Bundles = slices.Repeat(gs.Bundles[:1], int(cmd.Spec.Ranks))

@@ -81,7 +81,7 @@ func (h *Head) checkStart(ctx context.Context, v *state.View, j *state.Job) (ref
 		return nil, 0, true
 	}
 	var nodes []string
-	for _, b := range g.Placed {
+	for _, b := range g.RankBundles() {
 		if b.Node != "" && !slices.Contains(nodes, b.Node) {
 			nodes = append(nodes, b.Node)
 		}

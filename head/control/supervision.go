@@ -184,6 +184,9 @@ func (h *Head) replace(ctx context.Context, v *state.View, job, why string) bool
 		return true
 	}
 	_, ok := h.try(ctx, state.KindReleaseGroup, state.ReleaseGroup{Group: g.ID, Placement: placement, Why: why})
+	if ok {
+		h.keepOthers(ctx, v, g, placement)
+	}
 	return ok
 }
 
@@ -193,7 +196,7 @@ func (h *Head) anySuspect(v *state.View, group string) bool {
 	if g == nil {
 		return false
 	}
-	for _, b := range g.Placed {
+	for _, b := range g.RankBundles() {
 		if n := v.Node(b.Node); n != nil && n.State == api.NodeSuspect {
 			return true
 		}
@@ -218,12 +221,15 @@ func dirtyHolds(v *state.View, node string) map[string]bool {
 // replacement keeps every bundle on a living node where it is and asks the scheduler
 // for the others; nil when they do not all fit.
 func (h *Head) replacement(v *state.View, g *state.Group) []api.Placed {
-	out := make([]api.Placed, len(g.Placed))
+	if out := h.onSpares(v, g); out != nil {
+		return out
+	}
+	out := make([]api.Placed, len(g.RankBundles()))
 	stays, avoid := map[string]bool{}, h.avoided(v, g.Job)
 	spec := g.Spec
 	spec.Bundles = nil
 	var moved []int
-	for i, b := range g.Placed {
+	for i, b := range g.RankBundles() {
 		if stands(v, b) && avoid[b.Node] == "" {
 			out[i] = api.Placed{Bundle: int64(i), Node: b.Node, Devices: b.Devices}
 			stays[b.Node] = true
@@ -258,7 +264,7 @@ func (h *Head) groupOf(v *state.View, j *state.Job) supervise.Group {
 	}
 	if pg := v.Group(j.Group); pg != nil && pg.State == api.GroupPlaced {
 		g.Placed = h.bundlesFree(v, j, pg)
-		for _, b := range pg.Placed {
+		for _, b := range pg.RankBundles() {
 			n := v.Node(b.Node)
 			if n != nil && (n.State == api.NodeLost && h.mayLeave(v, j, n) || h.staysAway(j, n)) || dirtyHolds(v, b.Node)[b.Hold] {
 				g.Lost = append(g.Lost, nodeName(v, b.Node))
@@ -292,7 +298,7 @@ func (h *Head) staysAway(j *state.Job, n *state.Node) bool {
 func (h *Head) bundlesFree(_ *state.View, j *state.Job, pg *state.Group) bool {
 	for r := range j.Spec.Ranks {
 		b := state.BundleOf(j.Spec, r)
-		if b < 0 || b >= int64(len(pg.Placed)) {
+		if b < 0 || b >= int64(len(pg.RankBundles())) {
 			return false
 		}
 		if u := pg.Placed[b].UsedBy; u != "" && u != j.ID {

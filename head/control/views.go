@@ -30,6 +30,7 @@ func (h *Head) jobView(v *state.View, j *state.Job) api.Job {
 		out.Attempts = append(out.Attempts, h.attemptView(v, &j.Attempts[i], i == len(j.Attempts)-1 && !j.State.Terminal()))
 	}
 	out.Excluded = h.excludedView(v, j)
+	out.Spares = sparesView(v, j)
 	if last := j.Last(); last != nil {
 		out.Attempt, out.Generation = last.Number, last.Generation
 		for _, r := range out.Attempts[len(out.Attempts)-1].Ranks {
@@ -147,7 +148,7 @@ func groupView(v *state.View, g *state.Group) api.Group {
 		Removed: at(g.Removed), Index: g.Index,
 	}
 	for i, b := range g.Placed {
-		out.Bundles = append(out.Bundles, api.Placed{Bundle: int64(i), Node: nodeName(v, b.Node), Devices: b.Devices, UsedBy: b.UsedBy})
+		out.Bundles = append(out.Bundles, api.Placed{Bundle: int64(i), Node: nodeName(v, b.Node), Devices: b.Devices, UsedBy: b.UsedBy, Spare: i >= len(g.RankBundles())})
 	}
 	return out
 }

@@ -94,6 +94,7 @@ func (h *Head) whyJob(v *state.View, j *state.Job) api.Why {
 		w.Answer = "It runs."
 		if last != nil {
 			w.Answer = fmt.Sprintf("It runs: attempt %d, %s on %s.", last.Number, counted(len(last.Ranks), "rank"), counted(len(last.Allocs), "node"))
+			w.Answer += sparesText(sparesView(v, j))
 		}
 	case api.Recovering:
 		w.Answer = "An attempt failed and the next one is being started."
@@ -173,7 +174,8 @@ func (h *Head) whyGroup(v *state.View, g *state.Group) api.Why {
 			w.Answer = "It waits: " + w.Reasons[0].Text
 		}
 	case api.GroupPlaced:
-		w.Answer = fmt.Sprintf("It holds all of its %d bundles.", len(g.Placed))
+		w.Answer = fmt.Sprintf("It holds all of its %d bundles.", len(g.RankBundles()))
+		w.Answer += sparesText(sparesView(v, v.Job(g.Job)))
 	case api.GroupRemoving:
 		w.Answer = "It is being removed; what processes still use stays charged until they are proven gone."
 	case api.GroupRemoved:

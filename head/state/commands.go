@@ -51,6 +51,7 @@ const (
 	KindDrainNode
 	KindResizeGroup
 	KindNodeNotice
+	KindSetSpares
 )
 
 // Header starts every command: kind byte, then this, then the body.

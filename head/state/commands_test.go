@@ -138,6 +138,9 @@ func TestEveryKind(t *testing.T) {
 		{KindPlaceGroup, PlaceGroup{Group: "g2", Placement: at}, "conflict"}, // the node takes nothing new
 		{KindRemoveGroup, RemoveGroup{Group: "g2"}, ""},
 		{KindDrainNode, DrainNode{ID: "n1"}, ""},
+		{KindSetSpares, SetSpares{Group: "none"}, "not-found"},
+		{KindSetSpares, SetSpares{Group: "pg-a", Placement: at}, "invalid"}, // a rank's node
+		{KindSetSpares, SetSpares{Group: "pg-a"}, ""},
 		{KindNodeNotice, NodeNotice{ID: "n9"}, "not-found"},
 		{KindNodeNotice, NodeNotice{ID: "n1", Boot: "b", Number: 1, Deadline: 1 << 60}, ""},
 		{KindNodeNotice, NodeNotice{ID: "n1", Boot: "b", Number: 2, Withdrawn: true}, ""},

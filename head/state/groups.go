@@ -134,6 +134,9 @@ func releaseGroup(t *tx, c ReleaseGroup) any {
 		return refuse("conflict", "placement group "+g.ID+" is "+string(g.State))
 	}
 	t.event("pg-released", "pg/"+g.ID, "%s", c.Why)
+	bare := *g
+	t.freeSpares(&bare)
+	g = &bare
 	if c.Placement != nil {
 		w := *g
 		if err := t.move(&w, c.Placement); err == nil {

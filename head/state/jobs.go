@@ -205,8 +205,8 @@ func (t *tx) startAttempt(w *Job, c *AttemptStart) (any, any) {
 	if g == nil || g.State != api.GroupPlaced {
 		return nil, refuse("conflict", "the placement group of "+w.ID+" is not placed")
 	}
-	if len(c.Ranks) == 0 || int64(len(c.Ranks)) > int64(len(g.Placed)) {
-		return nil, refuse("invalid", fmt.Sprintf("%d ranks for %d bundles", len(c.Ranks), len(g.Placed)))
+	if len(c.Ranks) == 0 || len(c.Ranks) > len(g.RankBundles()) {
+		return nil, refuse("invalid", fmt.Sprintf("%d ranks for %d bundles", len(c.Ranks), len(g.RankBundles())))
 	}
 	if why := t.restoreStale(w, c.Restore); why != "" {
 		return nil, refuse("stale", why)
@@ -217,7 +217,7 @@ func (t *tx) startAttempt(w *Job, c *AttemptStart) (any, any) {
 	perNode := map[string][]int{}
 	var nodes []string
 	for i, r := range c.Ranks {
-		if r.Rank != int64(i) || r.Bundle < 0 || r.Bundle >= int64(len(gw.Placed)) {
+		if r.Rank != int64(i) || r.Bundle < 0 || r.Bundle >= int64(len(gw.RankBundles())) {
 			return nil, refuse("invalid", fmt.Sprintf("rank %d stands at position %d with bundle %d", r.Rank, i, r.Bundle))
 		}
 		b := &gw.Placed[r.Bundle]

@@ -84,6 +84,7 @@ type Group struct {
 	Spec     api.GroupSpec  `json:"spec"`
 	State    api.GroupState `json:"state"`
 	Placed   []Bundle       `json:"placed,omitempty"` // one for each bundle, or empty (P1)
+	Spares   int64          `json:"spares,omitempty"` // how many of the last bundles no rank uses
 	Keep     []string       `json:"keep,omitempty"`   // nodes to prefer after a loss
 	Job      string         `json:"job,omitempty"`    // the job it was made for; ends with it
 	Seq      uint64         `json:"seq"`              // index of the submission: seniority

@@ -38,6 +38,7 @@ func resizeGroup(t *tx, c ResizeGroup) any {
 		return refuse("invalid", fmt.Sprintf("%d ranks are not an allowed size of %s", len(c.Placement), j.ID))
 	}
 	w := *g
+	t.freeSpares(&w)
 	if err := t.resize(&w, c); err != nil {
 		return refuse("conflict", "the new size of "+g.ID+" does not fit: "+err.Error())
 	}

@@ -238,4 +238,5 @@ var handlers = map[Kind]handler{
 	KindDrainNode:        on(drainNode),
 	KindResizeGroup:      on(resizeGroup),
 	KindNodeNotice:       on(nodeNotice),
+	KindSetSpares:        on(setSpares),
 }

@@ -72,11 +72,14 @@ type JobSpec struct {
 	Package string            `json:"package,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
 
-	Ranks        int64     `json:"ranks,omitempty"`        // world size; default 1
-	Sizes        *Sizes    `json:"sizes,omitempty"`        // that the job may be given; nil: Ranks
-	RanksPerNode int64     `json:"ranksPerNode,omitempty"` // on each node, exactly; 0: whatever fits
-	Resources    Resources `json:"resources,omitzero"`     // of each rank
-	Strategy     Strategy  `json:"strategy,omitempty"`
+	Ranks        int64  `json:"ranks,omitempty"`        // world size; default 1
+	Sizes        *Sizes `json:"sizes,omitempty"`        // that the job may be given; nil: Ranks
+	RanksPerNode int64  `json:"ranksPerNode,omitempty"` // on each node, exactly; 0: whatever fits
+	// SpareNodes are held beside those of the ranks, as soon as there is room: when a node
+	// is lost its ranks start on one of them at once.
+	SpareNodes int64     `json:"spareNodes,omitempty"`
+	Resources  Resources `json:"resources,omitzero"` // of each rank
+	Strategy   Strategy  `json:"strategy,omitempty"`
 
 	// PlacementGroup runs the job in an existing group; rank r uses bundle
 	// Bundles[r], or bundle r when Bundles is empty.

@@ -25,7 +25,8 @@ type Job struct {
 	Attempt    int64       `json:"attempt"`            // of the newest attempt, from 0
 	Generation uint64      `json:"generation"`         // of the newest attempt
 	Attempts   []Attempt   `json:"attempts,omitempty"`
-	Step       *int64      `json:"step,omitempty"` // newest step seen of any rank, high-rate
+	Spares     *Spares     `json:"spares,omitempty"` // of a job that asks for spare nodes
+	Step       *int64      `json:"step,omitempty"`   // newest step seen of any rank, high-rate
 	Committed  *int64      `json:"committedStep,omitempty"`
 	Goodput    *Goodput    `json:"goodput,omitempty"`  // of one job, not in lists
 	Saving     *SavingPlan `json:"saving,omitempty"`   // likewise
@@ -112,12 +113,20 @@ type Group struct {
 	Index   uint64     `json:"index"`
 }
 
+// Spares are the nodes that a job holds beside those of its ranks.
+type Spares struct {
+	Want  int64    `json:"want"`
+	Nodes []string `json:"nodes"`           // that it holds
+	Waits string   `json:"waits,omitempty"` // what it waits for to hold as many as it wants
+}
+
 // Placed is where one bundle stands.
 type Placed struct {
 	Bundle  int64    `json:"bundle"`
 	Node    string   `json:"node"`
 	Devices []string `json:"devices,omitempty"` // GPU UUIDs in order
 	UsedBy  string   `json:"usedBy,omitempty"`  // job
+	Spare   bool     `json:"spare,omitempty"`   // held for the loss of a node; no rank uses it
 }
 
 // Node is the API's view of a node.

@@ -1,0 +1,264 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/troupe-runtime/troupe/head/schedule"
+	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/runtime/api"
+	"github.com/troupe-runtime/troupe/runtime/unit"
+)
+
+// maxSpareNodes bounds what one job may hold beside its ranks.
+const maxSpareNodes = 64
+
+// checkSpares: spare nodes belong to a gang that holds its own bundles.
+func checkSpares(s api.JobSpec, bad func(string, string, ...any)) {
+	switch {
+	case s.SpareNodes == 0:
+	case s.SpareNodes < 0 || s.SpareNodes > maxSpareNodes:
+		bad("/spareNodes", "%d: 0 to %d", s.SpareNodes, maxSpareNodes)
+	case s.Hosts != nil:
+		bad("/spareNodes", "a launch over hosts has the hosts that are there; give it more of them than MIN")
+	case s.PlacementGroup != "" || s.Kind == api.KindActor:
+		bad("/spareNodes", "a job in a placement group, or an actor, has no nodes of its own to spare")
+	}
+}
+
+// neverSpares refuses spare nodes that could not be held even by an empty cluster: each
+// holds a rank's bundle at least, and no rank of the job.
+func (h *Head) neverSpares(v *state.View, spec api.JobSpec, gs api.GroupSpec) *api.Problem {
+	if spec.SpareNodes == 0 {
+		return nil
+	}
+	nodes := spec.SpareNodes + 1
+	if spec.Strategy == api.StrictSpread {
+		nodes = spec.SpareNodes + spec.Ranks
+		for _, n := range spec.Sizes.Below(spec.Ranks, maxRanks) {
+			nodes = min(nodes, spec.SpareNodes+n)
+		}
+	}
+	gs.Strategy, gs.PerNode, gs.Bundles = api.StrictSpread, 0, slices.Repeat(gs.Bundles[:1], int(nodes))
+	p := h.never(v, gs)
+	if p != nil {
+		p.Detail = fmt.Sprintf("%s beside the nodes of its ranks: %s", counted(int(spec.SpareNodes), "spare node"), p.Detail)
+	}
+	return p
+}
+
+// perNode is how many ranks' bundles the fullest node of a gang holds: a spare node must be
+// able to stand in for any of them.
+func perNode(g *state.Group) (most int, nodes map[string]int) {
+	nodes = map[string]int{}
+	for _, b := range g.RankBundles() {
+		nodes[b.Node]++
+		most = max(most, nodes[b.Node])
+	}
+	return most, nodes
+}
+
+// goodSpares are the spare nodes of a group that can stand in for any of its nodes, with
+// their bundles. unsure: one is silent, and is back or lost within seconds.
+func (h *Head) goodSpares(v *state.View, g *state.Group) (good map[string][]state.Bundle, unsure bool) {
+	most, ranks := perNode(g)
+	avoid := h.avoided(v, g.Job)
+	good = map[string][]state.Bundle{}
+	for _, b := range g.SpareBundles() {
+		good[b.Node] = append(good[b.Node], b)
+		n := v.Node(b.Node)
+		unsure = unsure || n != nil && (n.State == api.NodeSuspect || n.State == api.NodeAgentless)
+	}
+	for node, list := range good {
+		if n := v.Node(node); n == nil || !n.Schedulable() || len(list) < most || ranks[node] > 0 || avoid[node] != "" {
+			delete(good, node)
+		}
+	}
+	return good, unsure
+}
+
+// onSpares places the ranks of every node that a gang has lost on a spare node each, nil if
+// the spare nodes do not do.
+func (h *Head) onSpares(v *state.View, g *state.Group) []api.Placed {
+	if g.Spares == 0 {
+		return nil
+	}
+	good, _ := h.goodSpares(v, g)
+	avoid := h.avoided(v, g.Job)
+	out := make([]api.Placed, len(g.RankBundles()))
+	standIn := map[string]string{}
+	used := map[string]int{}
+	free := slices.DeleteFunc(g.SpareNodes(), func(n string) bool { return good[n] == nil })
+	moved := false
+	for i, b := range g.RankBundles() {
+		if stands(v, b) && avoid[b.Node] == "" {
+			out[i] = api.Placed{Bundle: int64(i), Node: b.Node, Devices: b.Devices}
+			continue
+		}
+		spare, known := standIn[b.Node]
+		if !known {
+			if len(free) == 0 {
+				return nil
+			}
+			spare, free = free[0], free[1:]
+			standIn[b.Node] = spare
+		}
+		s := good[spare][used[spare]]
+		used[spare]++
+		out[i] = api.Placed{Bundle: int64(i), Node: spare, Devices: s.Devices}
+		moved = true
+	}
+	if !moved {
+		return nil
+	}
+	return out
+}
+
+// freeSpares takes what the spare bundles of a group hold out of a snapshot.
+func freeSpares(v *state.View, s *schedule.Snapshot, g *state.Group) {
+	for _, b := range g.SpareBundles() {
+		hold := v.Hold(b.Hold)
+		i := slices.IndexFunc(s.Nodes, func(n schedule.Node) bool { return n.ID == b.Node })
+		if hold == nil || i < 0 {
+			continue
+		}
+		n := &s.Nodes[i]
+		n.FreeCPU += hold.Need.CPU
+		n.FreeMemory += hold.Need.Memory
+		for k := range n.GPUs {
+			gpu := &n.GPUs[k]
+			switch {
+			case !slices.Contains(b.Devices, gpu.UUID):
+			case hold.Need.GPUs > 0:
+				gpu.Free, gpu.Share = gpu.Usable, 1000
+			default:
+				gpu.Free, gpu.Share = min(gpu.Usable, gpu.Free+unit.Bytes(hold.Need.GPUMemory)), gpu.Share+hold.Need.Share
+			}
+		}
+	}
+}
+
+// keepSpares gives up spare nodes that are of no use any more and takes others when there
+// is room. What waits for its ranks has its turn first. No rank notices.
+func (h *Head) keepSpares(ctx context.Context) {
+	for _, j := range h.Store.View().LiveJobs() {
+		if ctx.Err() != nil {
+			return
+		}
+		h.keepSparesOf(ctx, j.ID)
+	}
+}
+
+func (h *Head) keepSparesOf(ctx context.Context, job string) {
+	v := h.Store.View()
+	j := v.Job(job)
+	if j == nil || j.Spec.SpareNodes == 0 || j.State.Terminal() || j.Stop != nil || j.OwnerGone {
+		return
+	}
+	g := v.Group(j.Group)
+	if g == nil || g.Job != j.ID || g.State != api.GroupPlaced {
+		return
+	}
+	if placement, why := h.spares(v, j, g); why != "" {
+		h.try(ctx, state.KindSetSpares, state.SetSpares{Group: g.ID, Placement: placement, Why: why})
+	}
+}
+
+// keepOthers takes the spare nodes back that a gang had and did not need when it moved,
+// before anybody else is offered their room.
+func (h *Head) keepOthers(ctx context.Context, v *state.View, g *state.Group, moved []api.Placed) {
+	good, _ := h.goodSpares(v, g)
+	c := state.SetSpares{Group: g.ID}
+	var names []string
+	for _, node := range g.SpareNodes() {
+		if good[node] == nil || slices.ContainsFunc(moved, func(p api.Placed) bool { return p.Node == node }) {
+			continue
+		}
+		names = append(names, nodeName(v, node))
+		for _, b := range good[node] {
+			c.Placement = append(c.Placement, api.Placed{Node: b.Node, Devices: b.Devices})
+		}
+	}
+	if len(moved) > 0 && len(names) > 0 {
+		c.Why = "still with " + strings.Join(names, ", ")
+		h.try(ctx, state.KindSetSpares, c)
+	}
+}
+
+// spares decides where the spare bundles of a job stand; why is empty when nothing changes.
+func (h *Head) spares(v *state.View, j *state.Job, g *state.Group) (placement []api.Placed, why string) {
+	most, ranks := perNode(g)
+	good, unsure := h.goodSpares(v, g)
+	if unsure || h.anySuspect(v, g.ID) {
+		return nil, ""
+	}
+	for node := range ranks {
+		if n := v.Node(node); n == nil || n.State == api.NodeLost {
+			return nil, "" // first its ranks leave, to a spare node if there is one
+		}
+	}
+	var said []string
+	in := map[string]bool{}
+	for _, node := range g.SpareNodes() {
+		switch {
+		case good[node] == nil:
+			said = append(said, "without "+nodeName(v, node))
+		case int64(len(in)) < j.Spec.SpareNodes:
+			in[node] = true
+			for _, b := range good[node][:most] {
+				placement = append(placement, api.Placed{Node: b.Node, Devices: b.Devices})
+			}
+		}
+	}
+	spec := g.Spec
+	spec.Strategy, spec.PerNode, spec.Bundles = api.StrictPack, 0, slices.Repeat(g.Spec.Bundles[:1], most)
+	for int64(len(in)) < j.Spec.SpareNodes {
+		s := h.snapshotOf(v)
+		for i := range s.Nodes {
+			if n := &s.Nodes[i]; in[n.ID] || ranks[n.ID] > 0 {
+				n.Ready = false
+			}
+		}
+		r := schedule.Request{ID: g.ID + " spare", Name: j.ID, Spec: spec, Seq: v.Index() + 1, Avoid: h.avoided(v, j.ID)}
+		more, _ := planOne(s, r, h.Clock.Now())
+		if more == nil {
+			break
+		}
+		in[more[0].Node] = true
+		said = append(said, "with "+nodeName(v, more[0].Node))
+		placement = append(placement, more...)
+	}
+	return placement, strings.Join(said, ", ")
+}
+
+// sparesView is what people are told of a job's spare nodes; nil: it wants none.
+func sparesView(v *state.View, j *state.Job) *api.Spares {
+	if j == nil || j.Spec.SpareNodes == 0 || j.State.Terminal() {
+		return nil
+	}
+	out := &api.Spares{Want: j.Spec.SpareNodes, Nodes: []string{}}
+	g := v.Group(j.Group)
+	if g == nil || g.State != api.GroupPlaced {
+		out.Waits = "its ranks, which are placed first"
+		return out
+	}
+	for _, n := range g.SpareNodes() {
+		out.Nodes = append(out.Nodes, nodeName(v, n))
+	}
+	if most, _ := perNode(g); int64(len(out.Nodes)) < out.Want {
+		out.Waits = fmt.Sprintf("a node without ranks of it and with room for %s", counted(most, "bundle"))
+	}
+	return out
+}
+
+func sparesText(s *api.Spares) string {
+	switch {
+	case s == nil:
+		return ""
+	case s.Waits != "":
+		return fmt.Sprintf(" It holds %d of %s and waits for %s.", len(s.Nodes), counted(int(s.Want), "spare node"), s.Waits)
+	}
+	return fmt.Sprintf(" It holds %s: %s.", counted(len(s.Nodes), "spare node"), strings.Join(s.Nodes, ", "))
+}
