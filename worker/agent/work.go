@@ -69,9 +69,16 @@ func (x *alloc) inPackage(at *wire.AttemptSpec) (m shim.AgentMessage, ok bool) {
 func (x *alloc) makeWork(ctx context.Context, hash string) {
 	err := x.fetchWork(ctx, hash)
 	x.a.mu.Lock()
+	if err != nil && ctx.Err() != nil {
+		// The agent ends, and the next one tries again, or the allocation is gone: neither
+		// is a failed start, which the shim would be told of otherwise.
+		x.work.fetch = nil
+		x.a.mu.Unlock()
+		return
+	}
 	x.work.busy, x.work.fetch, x.work.ready, x.work.err = false, nil, err == nil, err
 	x.a.mu.Unlock()
-	if err != nil && ctx.Err() == nil {
+	if err != nil {
 		x.a.Logger.Warn("the package of a job could not be made ready", "alloc", x.id, "package", hash, "err", err)
 	}
 	wake(x.wake)
