@@ -118,8 +118,9 @@ func (b *Bucket) clear(ctx context.Context, dir string) error {
 	return b.abort(ctx, b.key(dir)+"/", nil)
 }
 
-// abort ends unfinished uploads below a prefix that ok admits (nil: all).
-func (b *Bucket) abort(ctx context.Context, prefix string, ok func(key string) bool) error {
+// abort ends unfinished uploads below a prefix that ok admits, by the key and the time when
+// they began (nil: all).
+func (b *Bucket) abort(ctx context.Context, prefix string, ok func(key string, begun time.Time) bool) error {
 	in := &s3.ListMultipartUploadsInput{Bucket: &b.at.Bucket, Prefix: &prefix}
 	for {
 		out, err := b.client.ListMultipartUploads(ctx, in)
@@ -130,7 +131,7 @@ func (b *Bucket) abort(ctx context.Context, prefix string, ok func(key string) b
 			return b.problem("list unfinished uploads of", prefix, err)
 		}
 		for _, u := range out.Uploads {
-			if ok != nil && !ok(aws.ToString(u.Key)) {
+			if ok != nil && !ok(aws.ToString(u.Key), aws.ToTime(u.Initiated)) {
 				continue
 			}
 			_, err := b.client.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.at.Bucket, Key: u.Key, UploadId: u.UploadId})
@@ -154,9 +155,12 @@ func (b *Bucket) Sweep(ctx context.Context, run string, o checkpoint.SweepOrder,
 	if err := checkpoint.ValidRun(run); err != nil {
 		return nil, err
 	}
-	_, names, _, err := b.walk(ctx, b.top(run)+"/", true, maxObjects)
+	_, names, server, err := b.walk(ctx, b.top(run)+"/", true, maxObjects)
 	if err != nil {
 		return nil, fmt.Errorf("sweep: %w", err)
+	}
+	if server.IsZero() || now.Before(server) {
+		server = now
 	}
 	var removed []string
 	var errs []error
@@ -180,12 +184,12 @@ func (b *Bucket) Sweep(ctx context.Context, run string, o checkpoint.SweepOrder,
 		}
 	}
 	prefix := b.top(run) + "/"
-	errs = append(errs, b.abort(ctx, prefix, func(key string) bool {
+	errs = append(errs, b.abort(ctx, prefix, func(key string, begun time.Time) bool {
 		name, _, _ := strings.Cut(strings.TrimPrefix(key, prefix), "/")
 		n, err := checkpoint.ParseStepName(name)
 		// Of a step that stands as well: all of its files are there, and what is not
-		// finished belongs to a try whose answer was lost.
-		return err == nil && n.Life == o.Life && n.Generation < o.Generation
+		// finished belongs to a try whose answer was lost. Another cluster may be at it still.
+		return err == nil && n.Generation < o.Generation && (n.Life == o.Life || server.Sub(begun) >= checkpoint.ForeignAge)
 	}))
 	return removed, errors.Join(errs...)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/troupe-runtime/troupe/elastic/checkpoint"
 	"github.com/troupe-runtime/troupe/runtime/disk"
@@ -87,7 +88,7 @@ func (c *campaign) protocol(t *testing.T) *saves.Protocol {
 func (b *Bucket) unfinished(t *testing.T) []string {
 	t.Helper()
 	var keys []string
-	must(t, b.abort(t.Context(), b.top(saves.Run)+"/", func(key string) bool {
+	must(t, b.abort(t.Context(), b.top(saves.Run)+"/", func(key string, _ time.Time) bool {
 		keys = append(keys, key)
 		return false
 	}))

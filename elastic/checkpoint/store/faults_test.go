@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+
 	"github.com/troupe-runtime/troupe/elastic/checkpoint"
 	"github.com/troupe-runtime/troupe/runtime/disk"
 	"github.com/troupe-runtime/troupe/test/s3"
@@ -165,7 +167,7 @@ func TestUnfinishedUploadsAreSwept(t *testing.T) {
 	stopPart()
 	pending := func() int {
 		n := 0
-		must(t, s.abort(t.Context(), s.top(run)+"/", func(string) bool { n++; return false }))
+		must(t, s.abort(t.Context(), s.top(run)+"/", func(string, time.Time) bool { n++; return false }))
 		return n
 	}
 	if pending() != 1 {
@@ -178,6 +180,24 @@ func TestUnfinishedUploadsAreSwept(t *testing.T) {
 	}
 	if _, err := s.Sweep(t.Context(), run, checkpoint.SweepOrder{Format: "troupe-sweep", Version: 1, Life: life, Generation: 2}, time.Now()); err != nil || pending() != 0 {
 		t.Errorf("%d left, %v", pending(), err)
+	}
+	// Another cluster's may still go on, until it is a day old.
+	other := step(6, 1)
+	other.Life = "ffffffff"
+	key := s.key(e.dir(other), "shared/cut")
+	_, err := s.client.CreateMultipartUpload(t.Context(), &awss3.CreateMultipartUploadInput{Bucket: &s.at.Bucket, Key: &key})
+	must(t, err)
+	for _, age := range []time.Duration{checkpoint.ForeignAge - time.Hour, checkpoint.ForeignAge + time.Hour} {
+		must(t, filepath.WalkDir(filepath.Join(e.root, "../../.sgwtmp"), func(name string, _ os.DirEntry, err error) error {
+			return errors.Join(err, os.Chtimes(name, time.Time{}, time.Now().Add(-age)))
+		}))
+		want := 1
+		if age > checkpoint.ForeignAge {
+			want = 0
+		}
+		if _, err := s.Sweep(t.Context(), run, checkpoint.SweepOrder{Format: "troupe-sweep", Version: 1, Life: life, Generation: 2}, time.Now()); err != nil || pending() != want {
+			t.Errorf("another life's, %s old: %d left, want %d: %v", age, pending(), want, err)
+		}
 	}
 }
 
