@@ -156,8 +156,8 @@ func (h *Head) push(ctx context.Context) {
 		if !h.nodes.known(n.ID) {
 			continue
 		}
-		allocs := h.desiredOf(v, n.ID)
-		body, err := wire.Marshal(allocs)
+		d := wire.Desired{Allocs: h.desiredOf(v, n.ID), Warm: h.warmOn(v, n.ID)}
+		body, err := wire.Marshal(d)
 		if err != nil {
 			h.Logger.Error("desired state does not encode", "node", n.ID, "err", err)
 			continue
@@ -165,7 +165,7 @@ func (h *Head) push(ctx context.Context) {
 		if !h.nodes.claim(n.ID, body, now, h.Timing.Resend) {
 			continue
 		}
-		d := wire.Desired{Position: wire.Position{Term: v.Term(), Index: v.Index()}, Allocs: allocs}
+		d.Position = wire.Position{Term: v.Term(), Index: v.Index()}
 		node := n.ID
 		h.spawn(ctx, func() { h.send(ctx, node, body, d) })
 	}
@@ -226,5 +226,5 @@ func (h *Head) send(ctx context.Context, node string, body []byte, d wire.Desire
 // onFetch answers an agent that asks for its desired state.
 func (h *Head) onFetch(_ context.Context, node string, _ []byte) (any, error) {
 	v := h.Store.View()
-	return wire.Desired{Position: wire.Position{Term: v.Term(), Index: v.Index()}, Allocs: h.desiredOf(v, node)}, nil
+	return wire.Desired{Position: wire.Position{Term: v.Term(), Index: v.Index()}, Allocs: h.desiredOf(v, node), Warm: h.warmOn(v, node)}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/unit"
+	"github.com/troupe-runtime/troupe/runtime/wire"
 )
 
 // maxSpareNodes bounds what one job may hold beside its ranks.
@@ -47,6 +48,40 @@ func (h *Head) neverSpares(v *state.View, spec api.JobSpec, gs api.GroupSpec) *a
 		p.Detail = fmt.Sprintf("%s beside the nodes of its ranks: %s", counted(int(spec.SpareNodes), "spare node"), p.Detail)
 	}
 	return p
+}
+
+// warmOn is what a node prepares: ranks like those of the oldest job that holds spare
+// bundles there. Nothing in it changes from attempt to attempt.
+func (h *Head) warmOn(v *state.View, node string) *wire.WarmOrder {
+	var first *state.Group
+	for _, hold := range v.HoldsOn(node) {
+		if g := v.Group(hold.Group); v.IsSpare(hold) && (first == nil || g.Seq < first.Seq) {
+			first = g
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	j := v.Job(first.Job)
+	if j == nil || j.State.Terminal() || j.Stop != nil || j.Spec.NoWarm || j.Spec.Package != "" {
+		return nil // the folder of a package is made with the allocation
+	}
+	o := &wire.WarmOrder{Job: j.ID, Run: j.Run(), Tenant: j.Spec.Tenant, Attempt: wire.AttemptSpec{
+		Command: j.Spec.Command, WorkingDir: j.Spec.WorkingDir, Env: j.Spec.Env, LaunchEnv: j.Spec.LaunchEnv,
+		Role: j.Spec.Role, RunID: j.Spec.RunID, ShutdownTimeout: j.Spec.ShutdownTimeout, VirtualLocalRank: j.Spec.VirtualLocalRank,
+		MaxRestarts: maxRestarts(j.Spec.Restart),
+	}}
+	for _, b := range first.SpareBundles() {
+		if b.Node == node {
+			o.Devices = append(o.Devices, b.Devices...)
+		}
+	}
+	// As many as a node has: whether there is one or several decides on the threads of each.
+	most, _ := perNode(first)
+	for i := range int64(most) {
+		o.Attempt.Ranks = append(o.Attempt.Ranks, wire.RankSpec{Rank: i, LocalRank: i})
+	}
+	return o
 }
 
 // perNode is how many ranks' bundles the fullest node of a gang holds: a spare node must be

@@ -143,14 +143,6 @@ type RankStep struct {
 	Settled uint64 `json:"settled,omitempty"`
 }
 
-// Desired is everything one node is to run (n.<node>.desired); an allocation that
-// is absent ends. The head sends it on change and repeats it until a heartbeat
-// shows it taken.
-type Desired struct {
-	Position Position `json:"pos"`
-	Allocs   []Alloc  `json:"allocs"`
-}
-
 // Alloc is the desired state of one allocation: the processes of one job on one node.
 type Alloc struct {
 	ID      string     `json:"id"`

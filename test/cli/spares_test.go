@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -62,4 +63,51 @@ func TestSpareNodes(t *testing.T) {
 	shows(`(?m)^Spares +0 of 1 held; waits for a node without ranks of it and with room for 2 bundles`, "job", "get", "mover-")
 	h.want(0, "job", "stop", "mover-", "--checkpoint", "--yes")
 	h.noneTwice()
+}
+
+// A spare node has imported torch before it is needed: the ranks that move there are forked.
+func TestSpareNodeIsWarm(t *testing.T) {
+	if testing.Short() {
+		return // it imports torch
+	}
+	t.Parallel()
+	h := newTwo(t)
+	if exec.Command(h.python(), "-c", "import torch").Run() != nil {
+		t.Fatal("the tests' Python has no torch; use test/scripts/python-env.sh test")
+	}
+	script := h.write("warm.py", `# torch is named, so that a forkserver imports it
+import sys, time
+forked = "libtorch" in open("/proc/self/maps").read()
+print("forked" if forked else "fresh", flush=True)
+import troupe
+troupe.init()
+for step in range(1, 100000):
+    time.sleep(0.01)
+    troupe.step(step)
+    if troupe.should_stop():
+        break
+`)
+	h.want(0, "run", "--detach", "--name", "mover", "--ranks", "2", "--cpus", "1", "--spare-nodes", "1", "--env", "PYTHONPATH", "--", h.python(), script)
+	eventually(t, "it makes no steps", func() error {
+		if j := h.job("mover-"); j.Step == nil || j.Spares == nil || len(j.Spares.Nodes) != 1 {
+			return fmt.Errorf("%+v", j)
+		}
+		return nil
+	})
+	worker := map[string]*running{"box": h.worker, "den": h.den}
+	j := h.job("mover-")
+	node := j.Attempts[0].Ranks[0].Node
+	spare := map[string]string{"box": "den", "den": "box"}[node]
+	worker[spare].says(`a spare forkserver is ready.*warm\.py`)
+	h.want(0, "node", "drain", node, "--deadline", "1s")
+	eventually(t, "its ranks are not forked on the spare node", func() error {
+		j := h.job("mover-")
+		last := j.Attempts[len(j.Attempts)-1]
+		r := h.troupe("job", "logs", j.ID)
+		if last.Number == 0 || last.Ranks[0].Node != spare || strings.Count(r.out, "forked") != 2 {
+			return fmt.Errorf("attempt %d on %s: %v", last.Number, last.Ranks[0].Node, r)
+		}
+		return nil
+	})
+	h.want(0, "job", "stop", "mover-", "--yes", "--grace", "1s")
 }

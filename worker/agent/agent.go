@@ -63,9 +63,10 @@ type Agent struct {
 	notices    notices
 	leaving    leaving
 
-	spares   *spares // nil without warm starts
-	packages *packages
-	ctx      context.Context //nolint:containedctx // of Run
+	spares    *spares         // nil without warm starts
+	warmOrder *wire.WarmOrder // what the head wants a spare for
+	packages  *packages
+	ctx       context.Context //nolint:containedctx // of Run
 }
 
 // lease is what the newest acknowledged heartbeat granted, in boot time.

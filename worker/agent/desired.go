@@ -11,6 +11,9 @@ import (
 // maxAllocs bounds what a head may want of one node.
 const maxAllocs = 4096
 
+// maxWarmRanks bounds the ranks that a node prepares for.
+const maxWarmRanks = 4096
+
 // onDesired takes the node's desired state and answers with the newest position that
 // was taken, at once: making it so comes after.
 func (a *Agent) onDesired(ctx context.Context, m bus.Msg) {
@@ -38,6 +41,9 @@ func checkDesired(d *wire.Desired) error {
 		}
 		seen[id] = true
 	}
+	if w := d.Warm; w != nil && (len(w.Attempt.Ranks) == 0 || len(w.Attempt.Ranks) > maxWarmRanks) {
+		return fmt.Errorf("%d ranks to prepare for; 1 to %d", len(w.Attempt.Ranks), maxWarmRanks)
+	}
 	return nil
 }
 
@@ -52,6 +58,10 @@ func (a *Agent) take(ctx context.Context, d wire.Desired) wire.Position {
 		return a.newest
 	}
 	a.newest = d.Position
+	if a.spares != nil && (d.Warm != nil || a.warmOrder != nil) {
+		a.warmOrder = d.Warm
+		a.spawnLocked(a.spares.follow)
+	}
 	wanted := make(map[string]bool, len(d.Allocs))
 	for i := range d.Allocs {
 		w := d.Allocs[i]

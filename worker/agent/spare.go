@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -29,6 +30,9 @@ type spares struct {
 
 	mu     sync.Mutex
 	cur    *shim.Spare
+	// ordered is what the head wants one for, whatever ended last; nil: nothing.
+	ordered *warm.Spec
+	useless bool // the one that was ordered could not be brought up
 	idle   context.CancelFunc // of cur's time
 	closed bool
 	wg     sync.WaitGroup
@@ -118,9 +122,61 @@ func (s *spares) want(sp *warm.Spec) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed || s.ordered != nil {
 		return
 	}
+	s.haveLocked(sp)
+}
+
+// follow has a spare for the ranks of a job that holds this node as a spare one, for as
+// long as it does.
+func (s *spares) follow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.a.mu.Lock()
+	o := s.a.warmOrder
+	s.a.mu.Unlock()
+	sp := s.specOf(o)
+	switch {
+	case s.closed || sp == nil && s.ordered == nil:
+		return
+	case sp == nil:
+		if s.ordered = nil; s.cur != nil {
+			s.startIdle()
+		}
+		return
+	case s.ordered != nil && s.ordered.Differs(sp, nil) == "" && (s.useless || s.cur != nil && !over(s.cur)):
+		return
+	}
+	s.ordered, s.useless = sp, false
+	s.haveLocked(sp)
+}
+
+// specOf is what an order asks for; nil where ranks like those would not be forked.
+func (s *spares) specOf(o *wire.WarmOrder) *warm.Spec {
+	if o == nil {
+		return nil
+	}
+	s.a.mu.Lock()
+	env, ok := s.a.env.get(o.Attempt.LaunchEnv)
+	s.a.mu.Unlock()
+	if o.Attempt.LaunchEnv != "" && !ok {
+		return nil
+	}
+	cfg := shim.Config{Job: o.Job, Run: o.Run, Devices: o.Devices, Warm: s.a.warmConfig(o.Tenant)}
+	sp, ok := shim.AttemptSpec(&cfg, &o.Attempt, env)
+	if !ok || warm.Threads(sp.Env) != "" && runtime.NumCPU() > 1 {
+		return nil
+	}
+	l := warm.NewStore(filepath.Join(s.a.StateDir, warmFile)).Get(sp.Program, sp.Command.Name(sp.Dir))
+	if !l.Torch && !warm.Mentions(sp.Command.Script, sp.Dir) {
+		return nil
+	}
+	return &sp
+}
+
+// haveLocked starts a spare unless one is there that fits. s.mu is held.
+func (s *spares) haveLocked(sp *warm.Spec) {
 	if s.cur != nil && s.cur.Err() == nil && s.cur.Spec.Differs(sp, nil) == "" && !over(s.cur) {
 		s.startIdle()
 		return
@@ -151,6 +207,9 @@ func (s *spares) want(sp *warm.Spec) {
 		}
 		if err := c.Err(); err != nil {
 			s.a.Logger.Warn("a spare forkserver is of no use", "err", err)
+			s.mu.Lock()
+			s.useless = s.useless || s.cur == c
+			s.mu.Unlock()
 		} else if !over(c) {
 			s.a.Logger.Info("a spare forkserver is ready", "script", sp.Command.Name(sp.Dir), "memory", c.RSS())
 		}
@@ -176,6 +235,9 @@ func (s *spares) startIdle() {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := s.cur
 	s.idle = cancel
+	if s.ordered != nil {
+		return
+	}
 	t := s.a.Clock.NewTimer(spareIdle)
 	s.wg.Go(func() {
 		defer t.Stop()
