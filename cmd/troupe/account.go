@@ -187,6 +187,8 @@ func spanText(u unit.Duration) string {
 		return d.Round(10 * time.Millisecond).String()
 	case d < 10*time.Minute:
 		return d.Round(100 * time.Millisecond).String()
+	case d >= 100*time.Hour:
+		return fmt.Sprintf("%.0fh", d.Hours())
 	}
 	return d.Round(time.Second).String()
 }

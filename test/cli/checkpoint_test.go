@@ -40,12 +40,19 @@ func TestCheckpointCommands(t *testing.T) {
 			t.Errorf("%v\nwant %q", r, words)
 		}
 	}
-	is(`STEP  GEN  WORLD  SIZE  STATE      PINNED  CREATED               PARENT
+	list := steady(h.want(0, "checkpoint", "list", "saver").out)
+	head, rows, _ := strings.Cut(list, "\n")
+	if !regexp.MustCompile(`^saves every 5steps; a save stands still for .*, a restart takes not measured, 25000h expected between failures \(0 failures so far\); best: .*$`).MatchString(head) {
+		t.Errorf("troupe checkpoint list begins with %q", head)
+	}
+	if want := `STEP  GEN  WORLD  SIZE  STATE      PINNED  CREATED               PARENT
   30  1.1      2  24 B  committed  -       ~      25
   25  1.1      2  24 B  committed  -       ~      20
   20  1.1      2  24 B  committed  -       ~      15
   10  1.1      2  24 B  committed  -       ~       5
-`, "checkpoint", "list", "saver")
+`; rows != want {
+		t.Errorf("troupe checkpoint list goes on with\n%s\nwant\n%s", rows, want)
+	}
 
 	// Pins.
 	is("saver step 10: pinned\n", "ckpt", "pin", "saver", "10")
