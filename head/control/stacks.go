@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -153,7 +154,7 @@ func (h *Head) diagnose(ctx context.Context) {
 // diagnosis says in a sentence who is furthest behind and where the ranks stand.
 func (h *Head) diagnosis(v *state.View, j *state.Job, last *state.Attempt, ranks []wire.RankStack, missing []string) state.StallFound {
 	groups := groupStacks(ranks)
-	found := state.StallFound{Job: j.ID, Generation: last.Generation, Slowest: slowest(ranks, groups)}
+	found := state.StallFound{Job: j.ID, Generation: last.Generation, Slowest: slowest(ranks)}
 	node := map[int64]string{}
 	for _, r := range last.Ranks {
 		node[r.Rank] = nodeName(v, r.Node)
@@ -194,9 +195,9 @@ func (h *Head) diagnosis(v *state.View, j *state.Job, last *state.Attempt, ranks
 }
 
 // slowest are the ranks that the others wait for: those with the lowest step; where all
-// are at one step, those whose process is stuck, else the smaller part of two groups that
-// stand at different places. Nil: they cannot be told apart.
-func slowest(ranks []wire.RankStack, groups []api.StackGroup) []int64 {
+// are at one step, those whose process is stuck, else those whose stack parts from that of
+// most. Nil: they cannot be told apart.
+func slowest(ranks []wire.RankStack) []int64 {
 	if len(ranks) == 0 {
 		return nil
 	}
@@ -217,12 +218,83 @@ func slowest(ranks []wire.RankStack, groups []api.StackGroup) []int64 {
 			}
 		}
 	}
-	if len(out) == 0 && len(groups) == 2 && len(groups[1].Ranks) < len(groups[0].Ranks) {
-		out = groups[1].Ranks
+	if len(out) == 0 {
+		out = apart(ranks)
 	}
 	if len(out) == len(ranks) && len(ranks) > 1 {
 		return nil
 	}
+	return out
+}
+
+// apart are the ranks whose stack parts first from that of most others, from the outermost
+// call on. Further in, ranks that wait are caught anywhere in their waiting: a rank whose
+// stack ends before another's is not compared with it there, and where several end, only the
+// function counts and not its line.
+func apart(ranks []wire.RankStack) []int64 {
+	type stack struct {
+		rank   int64
+		frames []string // outermost first
+	}
+	left := make([]stack, 0, len(ranks))
+	for _, r := range ranks {
+		left = append(left, stack{r.Rank, frames(r.Stack)})
+	}
+	for depth := 0; len(left) > 1; depth++ {
+		at, calling := map[string][]int64{}, map[string]bool{}
+		for _, s := range left {
+			if depth < len(s.frames)-1 {
+				calling[s.frames[depth]] = true
+			}
+		}
+		var most string
+		next := left[:0]
+		for _, s := range left {
+			if depth >= len(s.frames) {
+				continue
+			}
+			next = append(next, s)
+			f := s.frames[depth]
+			if depth == len(s.frames)-1 && !calling[f] {
+				f = noLine.ReplaceAllString(f, "")
+			}
+			if at[f] = append(at[f], s.rank); len(at[f]) > len(at[most]) {
+				most = f
+			}
+		}
+		left = next
+		if len(at) < 2 {
+			continue
+		}
+		if 2*len(at[most]) <= len(left) {
+			return nil
+		}
+		var out []int64
+		for f, list := range at {
+			if f != most {
+				out = append(out, list...)
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	return nil
+}
+
+var noLine = regexp.MustCompile(`line \d+`)
+
+// frames are the calls that a stack names of its first thread, outermost first.
+func frames(stack string) []string {
+	var out []string
+	for line := range strings.SplitSeq(stack, "\n") {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "Thread ") && len(out) > 0 {
+			break
+		}
+		if strings.HasPrefix(line, "File ") || strings.HasPrefix(line, "waits in ") {
+			out = append(out, line)
+		}
+	}
+	slices.Reverse(out)
 	return out
 }
 
