@@ -323,17 +323,29 @@ func (h *History) groups(after *state.View, bad func(string, ...any)) {
 	h.placements += placed
 }
 
-// checkStrategy: a strict placement is what its name says, at any moment.
+// checkStrategy: a strict placement is what its name says, at any moment; so are as many
+// bundles on each node as were asked for. Spare bundles stand beside it, on other nodes.
 func checkStrategy(g *state.Group, bad func(string, ...any)) {
 	nodes := map[string]int{}
-	for _, b := range g.Placed {
+	ranks := g.RankBundles()
+	for _, b := range ranks {
 		nodes[b.Node]++
 	}
 	switch {
 	case g.Spec.Strategy == api.StrictPack && len(nodes) > 1:
 		bad("group %s is STRICT_PACK and stands on %d nodes", g.ID, len(nodes))
-	case g.Spec.Strategy == api.StrictSpread && len(nodes) != len(g.Placed):
-		bad("group %s is STRICT_SPREAD and stands on %d nodes with %d bundles", g.ID, len(nodes), len(g.Placed))
+	case g.Spec.Strategy == api.StrictSpread && len(nodes) != len(ranks):
+		bad("group %s is STRICT_SPREAD and stands on %d nodes with %d bundles", g.ID, len(nodes), len(ranks))
+	}
+	for node, n := range nodes {
+		if k := g.Spec.PerNode; k > 0 && int64(n) != k {
+			bad("group %s has %d bundles on %s, wants %d on each node", g.ID, n, node, k)
+		}
+	}
+	for _, node := range g.SpareNodes() {
+		if nodes[node] > 0 {
+			bad("group %s has ranks on %s, which is a spare node of it", g.ID, node)
+		}
 	}
 }
 

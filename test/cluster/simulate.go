@@ -182,6 +182,12 @@ func (s *simulation) spec() api.JobSpec {
 	if r.IntN(3) == 0 {
 		spec.Sizes = &api.Sizes{Min: 1, Max: ranks}
 	}
+	if r.IntN(6) == 0 {
+		spec.SpareNodes = 1
+	}
+	if each := int64(1 + r.IntN(2)); r.IntN(6) == 0 && ranks%each == 0 && !spec.Sizes.Any() && (spec.Strategy == api.Pack || spec.Strategy == api.Spread) {
+		spec.RanksPerNode = each
+	}
 	script.Deaf = r.IntN(8) == 0
 	spec.Command = script.Command()
 	if r.IntN(3) == 0 {
