@@ -20,13 +20,14 @@ bad=()
 written=()
 
 go_tests() {
-  # Two packages at a time: tests of real processes share the cores with their ranks.
-  local args=(-p 2 -timeout 15m)
+  local args=(-timeout 15m)
   if [[ $mode == fast ]]; then
-    args+=(-short)
+    # Without the race detector they wait more than they compute.
+    args+=(-p 4 -short)
   else
+    # Two packages at a time: tests of real processes share the cores with their ranks.
     # -count=1: the cache does not see that bin/troupe or a Python file changed.
-    args+=(-race -count=1)
+    args+=(-p 2 -race -count=1)
   fi
   "$python" test/scripts/gotest.py --skips "$reports/go.skips" -- "${args[@]}" ./... || bad+=("go test")
   written+=("$reports/go.skips")
