@@ -25,7 +25,7 @@ func TestSimulated(t *testing.T) {
 	}
 	count, from, limit := uint64(6), uint64(1), time.Duration(0)
 	if testing.Short() {
-		count = 2
+		count = 1
 	}
 	if n := os.Getenv("TROUPE_SOAK_SEEDS"); n != "" {
 		var err error

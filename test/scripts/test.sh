@@ -22,8 +22,8 @@ written=()
 go_tests() {
   local args=(-timeout 15m)
   if [[ $mode == fast ]]; then
-    # Without the race detector they wait more than they compute.
-    args+=(-p 4 -short)
+    # Without the race detector they wait more than they compute; `make lint` vets.
+    args+=(-p 4 -parallel 4 -short -vet=off)
   else
     # Two packages at a time: tests of real processes share the cores with their ranks.
     # -count=1: the cache does not see that bin/troupe or a Python file changed.
