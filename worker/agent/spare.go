@@ -28,14 +28,14 @@ type spares struct {
 	a    *Agent
 	argv []string // the shim's program
 
-	mu     sync.Mutex
-	cur    *shim.Spare
+	mu  sync.Mutex
+	cur *shim.Spare
 	// ordered is what the head wants one for, whatever ended last; nil: nothing.
 	ordered *warm.Spec
-	useless bool // the one that was ordered could not be brought up
-	idle   context.CancelFunc // of cur's time
-	closed bool
-	wg     sync.WaitGroup
+	useless bool               // the one that was ordered could not be brought up
+	idle    context.CancelFunc // of cur's time
+	closed  bool
+	wg      sync.WaitGroup
 }
 
 // spareOf is what a spare for a job like this one would hold; nil when there can be none.
