@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -30,6 +31,8 @@ func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
 	flag.Parse()
+	// What the tests start begins with the default for a hang-up, also under nohup.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	troupeBin = os.Getenv("TROUPE_BIN")
 	if troupeBin == "" {
 		dir, err := os.MkdirTemp("", "troupe-cli-")
