@@ -92,17 +92,24 @@ func (h *Head) desiredAlloc(v *state.View, j *state.Job, a *state.Alloc) wire.Al
 	return w
 }
 
-// attemptOn is one attempt as one node runs it.
-func (h *Head) attemptOn(v *state.View, j *state.Job, at *state.Attempt, a *state.Alloc) *wire.AttemptSpec {
-	s := &wire.AttemptSpec{
-		Number: at.Number, Generation: at.Generation, World: int64(len(at.Ranks)),
-		MasterAddr: at.MasterAddr, MasterPort: at.MasterPort, GroupWorld: int64(len(at.Allocs)),
-		MaxRestarts: maxRestarts(j.Spec.Restart), Ranks: a.Ranks, Command: j.Spec.Command,
+// programOf is what every attempt of a job has in common: nothing in it changes from one
+// to the next.
+func programOf(j *state.Job) *wire.AttemptSpec {
+	return &wire.AttemptSpec{
+		MaxRestarts: maxRestarts(j.Spec.Restart), Command: j.Spec.Command,
 		WorkingDir: j.Spec.WorkingDir, Package: j.Spec.Package, Env: j.Spec.Env, LaunchEnv: j.Spec.LaunchEnv, Role: j.Spec.Role, RunID: j.Spec.RunID,
 		ShutdownTimeout: j.Spec.ShutdownTimeout, VirtualLocalRank: j.Spec.VirtualLocalRank,
 		FailureGrace: j.Spec.FailureGrace, Actor: j.Spec.Actor, NoWarm: j.Spec.NoWarm, StallKill: j.Spec.Restart.StallKill,
-		Checkpoint: wire.CheckpointSpec{Store: h.storeOf(v, j), Life: v.Meta().Life, Deadline: h.saveDeadline(j)},
 	}
+}
+
+// attemptOn is one attempt as one node runs it.
+func (h *Head) attemptOn(v *state.View, j *state.Job, at *state.Attempt, a *state.Alloc) *wire.AttemptSpec {
+	s := programOf(j)
+	s.Number, s.Generation, s.World = at.Number, at.Generation, int64(len(at.Ranks))
+	s.MasterAddr, s.MasterPort, s.GroupWorld = at.MasterAddr, at.MasterPort, int64(len(at.Allocs))
+	s.Ranks = a.Ranks
+	s.Checkpoint = wire.CheckpointSpec{Store: h.storeOf(v, j), Life: v.Meta().Life, Deadline: h.saveDeadline(j)}
 	for i, id := range at.Allocs {
 		if id == a.ID {
 			s.GroupRank = int64(i)

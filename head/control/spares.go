@@ -66,11 +66,7 @@ func (h *Head) warmOn(v *state.View, node string) *wire.WarmOrder {
 	if j == nil || j.State.Terminal() || j.Stop != nil || j.Spec.NoWarm || j.Spec.Package != "" {
 		return nil // the folder of a package is made with the allocation
 	}
-	o := &wire.WarmOrder{Job: j.ID, Run: j.Run(), Tenant: j.Spec.Tenant, Attempt: wire.AttemptSpec{
-		Command: j.Spec.Command, WorkingDir: j.Spec.WorkingDir, Env: j.Spec.Env, LaunchEnv: j.Spec.LaunchEnv,
-		Role: j.Spec.Role, RunID: j.Spec.RunID, ShutdownTimeout: j.Spec.ShutdownTimeout, VirtualLocalRank: j.Spec.VirtualLocalRank,
-		MaxRestarts: maxRestarts(j.Spec.Restart),
-	}}
+	o := &wire.WarmOrder{Job: j.ID, Run: j.Run(), Tenant: j.Spec.Tenant, Attempt: *programOf(j)}
 	for _, b := range first.SpareBundles() {
 		if b.Node == node {
 			o.Devices = append(o.Devices, b.Devices...)

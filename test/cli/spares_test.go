@@ -104,7 +104,7 @@ for step in range(1, 100000):
 		j := h.job("mover-")
 		last := j.Attempts[len(j.Attempts)-1]
 		r := h.troupe("job", "logs", j.ID)
-		if last.Number == 0 || last.Ranks[0].Node != spare || last.Running.IsZero() || strings.Count(r.out, "f") < 2 {
+		if last.Number == 0 || last.Ranks[0].Node != spare || last.Running.IsZero() || strings.Count(r.out, "forked")+strings.Count(r.out, "fresh") < 2 {
 			return fmt.Errorf("attempt %d on %s: %v\n%s", last.Number, last.Ranks[0].Node, r, h.troupe("job", "events", j.ID).out)
 		}
 		// A start may always fall back to exec; it says why then.

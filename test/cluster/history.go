@@ -34,8 +34,7 @@ type History struct {
 	newestGen  uint64
 	gens       map[uint64]string // generation → job
 	runGen     map[string]uint64
-	commits    map[string]uint64 // run/generation/step → index
-	commitAt   map[string]time.Time
+	commits    map[string]time.Time // run/generation/step → when its entry was first applied
 	newestStep map[string]int64
 	terminal   map[string]*state.Job
 	instant    time.Time // of the newest entry
@@ -61,7 +60,7 @@ func (h *History) stopped() ([32]byte, error) {
 func newHistory(c *Cluster) *History {
 	return &History{
 		c: c, entries: map[uint64][32]byte{}, hashes: map[uint64][32]byte{}, gens: map[uint64]string{},
-		runGen: map[string]uint64{}, commits: map[string]uint64{}, commitAt: map[string]time.Time{}, newestStep: map[string]int64{}, terminal: map[string]*state.Job{},
+		runGen: map[string]uint64{}, commits: map[string]time.Time{}, newestStep: map[string]int64{}, terminal: map[string]*state.Job{},
 	}
 }
 
@@ -69,7 +68,7 @@ func newHistory(c *Cluster) *History {
 func (h *History) committedAt(run string, gen uint64, step int64) (time.Time, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	at, ok := h.commitAt[stepKey(run, gen, step)]
+	at, ok := h.commits[stepKey(run, gen, step)]
 	return at, ok
 }
 
@@ -95,9 +94,8 @@ func (h *History) Refusals() int {
 }
 
 func (h *History) committed(run string, gen uint64, step int64) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.commits[stepKey(run, gen, step)] > 0
+	_, ok := h.committedAt(run, gen, step)
+	return ok
 }
 
 func hashOf(s *state.Store) ([32]byte, error) {
@@ -365,8 +363,8 @@ func (h *History) checkpoints(kind state.Kind, index uint64, after *state.View, 
 	newest := map[string]int64{}
 	for _, ck := range after.Checkpoints("") {
 		k := stepKey(ck.Run, ck.Generation, ck.Step)
-		if h.commits[k] == 0 {
-			h.commits[k], h.commitAt[k] = index, time.Now()
+		if _, known := h.commits[k]; !known {
+			h.commits[k] = time.Now()
 			adopted := ck.Adopted != "" && kind == state.KindAdoptCheckpoints
 			if adopted { // another cluster's; its files were read before
 				if m := after.Meta(); ck.Generation > m.Epoch<<48|m.Counter {
