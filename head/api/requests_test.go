@@ -30,7 +30,7 @@ func TestWrongFieldsArePointedAt(t *testing.T) {
 		{"wrong case", "jobs", `{"Command":["a"]}`, 422, "/Command", `did you mean "command"?`},
 		{"misspelt deep", "jobs", `{"command":["a"],"resources":{"gpu":1}}`, 422, "/resources/gpu", `"cpu"`},
 		{"misspelt in a list", "placement-groups", `{"bundles":[{"cpu":1},{"memry":1}]}`, 422, "/bundles/1/memry", `did you mean "memory"?`},
-		{"far from all", "placement-groups", `{"zzzzzzzz":1}`, 422, "/zzzzzzzz", "there are bundles, name"},
+		{"far from all", "placement-groups", `{"zzzzzzzz":1}`, 422, "/zzzzzzzz", "there are bundles, deadline"},
 		{"twice", "jobs", `{"name":"a","name":"b","command":["a"]}`, 422, "/name", "twice"},
 		{"odd name", "jobs", `{"a/b~c":1}`, 422, "/a~1b~0c", "no field"},
 		{"text for a number", "jobs", `{"command":["a"],"ranks":"4"}`, 422, "/ranks", "whole number that fits in 64 bits, not text"},

@@ -229,7 +229,7 @@ func checkRestart(r api.RestartPolicy, bad func(string, string, ...any)) {
 // groupSpecOf is the placement group that a job asks for: one bundle for each rank.
 func groupSpecOf(s api.JobSpec) (api.GroupSpec, []api.FieldError) {
 	g := api.GroupSpec{
-		Name: s.Name, Strategy: s.Strategy, PerNode: s.RanksPerNode, Pool: s.Pool, Tenant: s.Tenant, Queue: s.Queue, Priority: s.Priority,
+		Name: s.Name, Strategy: s.Strategy, PerNode: s.RanksPerNode, Pool: s.Pool, Tenant: s.Tenant, Queue: s.Queue, Priority: s.Priority, Wishes: s.Wishes,
 		Bundles: make([]api.Bundle, s.Ranks),
 	}
 	for i := range g.Bundles {

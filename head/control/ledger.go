@@ -37,7 +37,7 @@ func (h *Head) canDoWithout(v *state.View, j *state.Job, node string) bool {
 		return false
 	}
 	avoid := h.avoided(v, j.ID)
-	var others []schedule.Node
+	var others []*schedule.Node
 	for _, n := range v.Nodes() {
 		if n.ID != node && n.State == api.NodeReady && avoid[n.ID] == "" {
 			others = append(others, nodeOf(v, n, h.nodes.devices(n.ID)))

@@ -85,16 +85,16 @@ func (h *Head) sized(v *state.View, j *state.Job, g *state.Group, n int64) *stat
 // the given nodes.
 func (h *Head) placeBeside(v *state.View, g *state.Group, spec api.GroupSpec, stays map[string]bool) []api.Placed {
 	s := h.snapshotOf(v)
-	freeSpares(v, &s, g) // the entry that places the gang gives them back first
+	freeSpares(v, s, g) // the entry that places the gang gives them back first
 	for i := range s.Nodes {
 		// One node holds a STRICT_PACK gang; each holds at most one STRICT_SPREAD bundle, or
 		// exactly as many as are asked for on each.
 		in := stays[s.Nodes[i].ID]
 		if in && (spec.Strategy == api.StrictSpread || spec.PerNode > 0) || !in && len(stays) > 0 && spec.Strategy == api.StrictPack {
-			s.Nodes[i].Ready = false
+			s.Own(i).Ready = false
 		}
 	}
-	bundles, _ := planOne(s, schedule.Request{ID: g.ID, Name: groupName(v, g), Spec: spec, Seq: g.Seq, Avoid: h.avoided(v, g.Job)}, h.Clock.Now())
+	bundles, _ := planOne(s, &schedule.Request{ID: g.ID, Name: groupName(v, g), Spec: spec, Seq: g.Seq, Avoid: h.avoided(v, g.Job)}, h.Clock.Now())
 	return bundles
 }
 

@@ -14,8 +14,8 @@ import (
 )
 
 // snapshotOf turns a view into what the scheduler looks at.
-func (h *Head) snapshotOf(v *state.View) schedule.Snapshot {
-	var s schedule.Snapshot
+func (h *Head) snapshotOf(v *state.View) *schedule.Snapshot {
+	s := &schedule.Snapshot{}
 	for _, n := range v.Nodes() {
 		s.Nodes = append(s.Nodes, nodeOf(v, n, h.nodes.devices(n.ID)))
 	}
@@ -30,9 +30,9 @@ func (h *Head) snapshotOf(v *state.View) schedule.Snapshot {
 }
 
 // nodeOf is one node; now is what its agent said last of devices by UUID.
-func nodeOf(v *state.View, n *state.Node, now map[string]api.GPU) schedule.Node {
+func nodeOf(v *state.View, n *state.Node, now map[string]api.GPU) *schedule.Node {
 	u := v.UseOf(n.ID)
-	out := schedule.Node{
+	out := &schedule.Node{
 		ID: n.ID, Name: n.Info.Name, Ready: n.Schedulable(), Why: whyNot(n), Labels: n.Info.Labels,
 		Pool: n.Info.Labels["pool"], CPU: n.Info.CPU, Memory: n.Info.Memory,
 		FreeCPU: n.Info.CPU - u.CPU, FreeMemory: n.Info.Memory - u.Memory,
@@ -62,8 +62,8 @@ func healthy(words ...string) bool {
 	return true
 }
 
-func (h *Head) requestOf(v *state.View, g *state.Group) schedule.Request {
-	return schedule.Request{ID: g.ID, Name: groupName(v, g), Spec: g.Spec, Seq: g.Seq, Keep: g.Keep, Avoid: h.avoided(v, g.Job)}
+func (h *Head) requestOf(v *state.View, g *state.Group) *schedule.Request {
+	return &schedule.Request{ID: g.ID, Name: groupName(v, g), Spec: g.Spec, Seq: g.Seq, Keep: g.Keep, Avoid: h.avoided(v, g.Job)}
 }
 
 // groupName is what people know a group by: its job, its own name, else its id.
@@ -78,7 +78,7 @@ func groupName(v *state.View, g *state.Group) string {
 }
 
 // holdersOf sums what each group holds, released or not.
-func holdersOf(v *state.View) []schedule.Holder {
+func holdersOf(v *state.View) []*schedule.Holder {
 	byGroup := map[string]*schedule.Holder{}
 	for _, hold := range v.Holds() {
 		id := hold.Group
@@ -104,9 +104,9 @@ func holdersOf(v *state.View) []schedule.Holder {
 			x.Nodes = append(x.Nodes, hold.Node)
 		}
 	}
-	out := make([]schedule.Holder, 0, len(byGroup))
+	out := make([]*schedule.Holder, 0, len(byGroup))
 	for _, x := range byGroup {
-		out = append(out, *x)
+		out = append(out, x)
 	}
 	sort.Slice(out, func(i, j int) bool {
 		if out[i].Group != out[j].Group {
@@ -130,13 +130,13 @@ func (h *Head) schedule(ctx context.Context) {
 // placeNow asks the scheduler for a request that is not in the log yet, so that
 // record and placement can share one entry. What waits already keeps its turn.
 func (h *Head) placeNow(v *state.View, id string, spec api.GroupSpec) []api.Placed {
-	r := schedule.Request{ID: id, Name: id, Spec: spec, Seq: v.Index() + 1}
+	r := &schedule.Request{ID: id, Name: id, Spec: spec, Seq: v.Index() + 1}
 	bundles, _ := planOne(h.snapshotOf(v), r, h.Clock.Now())
 	return bundles
 }
 
 // planOne adds a request to a snapshot and returns what is decided on it.
-func planOne(s schedule.Snapshot, r schedule.Request, now time.Time) ([]api.Placed, []api.Reason) {
+func planOne(s *schedule.Snapshot, r *schedule.Request, now time.Time) ([]api.Placed, []api.Reason) {
 	s.Pending = append(s.Pending, r)
 	for _, d := range schedule.Plan(s, now) {
 		if d.Group == r.ID {

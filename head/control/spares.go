@@ -151,11 +151,11 @@ func (h *Head) onSpares(v *state.View, g *state.Group) []api.Placed {
 func freeSpares(v *state.View, s *schedule.Snapshot, g *state.Group) {
 	for _, b := range g.SpareBundles() {
 		hold := v.Hold(b.Hold)
-		i := slices.IndexFunc(s.Nodes, func(n schedule.Node) bool { return n.ID == b.Node })
+		i := slices.IndexFunc(s.Nodes, func(n *schedule.Node) bool { return n.ID == b.Node })
 		if hold == nil || i < 0 {
 			continue
 		}
-		n := &s.Nodes[i]
+		n := s.Own(i)
 		n.FreeCPU += hold.Need.CPU
 		n.FreeMemory += hold.Need.Memory
 		for k := range n.GPUs {
@@ -248,11 +248,11 @@ func (h *Head) spares(v *state.View, j *state.Job, g *state.Group) (placement []
 	for int64(len(in)) < j.Spec.SpareNodes {
 		s := h.snapshotOf(v)
 		for i := range s.Nodes {
-			if n := &s.Nodes[i]; in[n.ID] || ranks[n.ID] > 0 {
-				n.Ready = false
+			if id := s.Nodes[i].ID; in[id] || ranks[id] > 0 {
+				s.Own(i).Ready = false
 			}
 		}
-		r := schedule.Request{ID: g.ID + " spare", Name: j.ID, Spec: spec, Seq: v.Index() + 1, Avoid: h.avoided(v, j.ID)}
+		r := &schedule.Request{ID: g.ID + " spare", Name: j.ID, Spec: spec, Seq: v.Index() + 1, Avoid: h.avoided(v, j.ID)}
 		more, _ := planOne(s, r, h.Clock.Now())
 		if more == nil {
 			break

@@ -135,20 +135,22 @@ func shareOf(thousandths int64, gibs unit.Bytes) api.Bundle {
 func cluster(nodes ...nodeBuilder) *Snapshot {
 	s := &Snapshot{}
 	for _, n := range nodes {
-		s.Nodes = append(s.Nodes, n.node)
+		s.Nodes = append(s.Nodes, &n.node)
 	}
 	return s
 }
 
 func (s *Snapshot) pending(rs ...requestBuilder) *Snapshot {
 	for _, r := range rs {
-		s.Pending = append(s.Pending, r.request)
+		s.Pending = append(s.Pending, &r.request)
 	}
 	return s
 }
 
 func (s *Snapshot) heldBy(hs ...Holder) *Snapshot {
-	s.Holders = append(s.Holders, hs...)
+	for _, h := range hs {
+		s.Holders = append(s.Holders, &h)
+	}
 	return s
 }
 

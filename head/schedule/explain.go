@@ -19,16 +19,16 @@ const (
 
 // explainer says why requests wait, on the capacity that is left after the cycle (P7).
 type explainer struct {
-	s       Snapshot
+	s       *Snapshot
 	free    *overlay // at the end of the cycle
 	start   *overlay // at its beginning
 	empty   *overlay
-	holders []Holder // with what this cycle placed, in order of names
+	holders []*Holder // with what this cycle placed, in order of names
 	fresh   map[string]*Request
 	at      map[string]int // node id → index in any of the overlays
 }
 
-func newExplainer(s Snapshot, free *overlay, placed []placedNow) *explainer {
+func newExplainer(s *Snapshot, free *overlay, placed []placedNow) *explainer {
 	x := &explainer{s: s, free: free, start: newOverlay(s.Nodes), empty: emptied(s.Nodes), fresh: map[string]*Request{}, at: map[string]int{}}
 	for ni := range x.empty.nodes {
 		x.at[x.empty.nodes[ni].id] = ni
@@ -38,7 +38,7 @@ func newExplainer(s Snapshot, free *overlay, placed []placedNow) *explainer {
 		x.fresh[p.request.ID] = p.request
 		x.holders = append(x.holders, x.holderOf(p))
 	}
-	slices.SortFunc(x.holders, func(a, b Holder) int {
+	slices.SortFunc(x.holders, func(a, b *Holder) int {
 		return cmp.Or(naturalCompare(a.called(), b.called()), cmp.Compare(a.Group, b.Group))
 	})
 	return x
@@ -53,8 +53,8 @@ func (h *Holder) called() string {
 }
 
 // holderOf turns a placement of this cycle into a holder like any other.
-func (x *explainer) holderOf(p placedNow) Holder {
-	h := Holder{Group: p.request.ID, Name: p.request.Name}
+func (x *explainer) holderOf(p placedNow) *Holder {
+	h := &Holder{Group: p.request.ID, Name: p.request.Name}
 	for i, at := range p.at {
 		b := &p.request.Spec.Bundles[i]
 		h.Nodes = append(h.Nodes, at.Node)
@@ -108,7 +108,7 @@ func (x *explainer) explain(r *Request) []api.Reason {
 	order, orderly := x.orderReason(r, d)
 	health, ill, cure := x.healthReason(d)
 	blockers := x.blockers(d, short.lack)
-	releasing := slices.DeleteFunc(slices.Clone(blockers), func(h Holder) bool { return !h.Releasing })
+	releasing := slices.DeleteFunc(slices.Clone(blockers), func(h *Holder) bool { return !h.Releasing })
 	fit.Blockers = names(blockers)
 	fit.Frees = x.frees(d, blockers, cure)
 	if len(blockers) > 0 {
@@ -147,7 +147,7 @@ func (x *explainer) orderReason(r *Request, d *demand) (api.Reason, bool) {
 	}
 	var ahead []string
 	for i := range x.holders {
-		h := &x.holders[i]
+		h := x.holders[i]
 		f := x.fresh[h.Group]
 		if f == nil || !x.inTheWay(d, h, amount{}) {
 			continue
@@ -159,7 +159,7 @@ func (x *explainer) orderReason(r *Request, d *demand) (api.Reason, bool) {
 	}
 	bare := make([]string, 0, len(ahead))
 	for i := range x.holders {
-		if h := &x.holders[i]; x.fresh[h.Group] != nil && x.inTheWay(d, h, amount{}) {
+		if h := x.holders[i]; x.fresh[h.Group] != nil && x.inTheWay(d, h, amount{}) {
 			bare = append(bare, h.called())
 		}
 	}
@@ -174,7 +174,7 @@ func (x *explainer) turn(other, r *Request) string {
 	switch {
 	case other.Spec.Priority > r.Spec.Priority:
 		return fmt.Sprintf("priority %d over %d", other.Spec.Priority, r.Spec.Priority)
-	case byTurn(*other, *r) < 0:
+	case byTurn(other, r) < 0:
 		return "submitted earlier"
 	}
 	return "smaller, fitted beside"
@@ -238,7 +238,7 @@ func (d *demand) wantsGPU() bool {
 	return slices.ContainsFunc(d.classes, func(c *class) bool { return c.gpus > 0 || c.share > 0 })
 }
 
-func (x *explainer) releasingReason(releasing []Holder) api.Reason {
+func (x *explainer) releasingReason(releasing []*Holder) api.Reason {
 	who := names(releasing)
 	return api.Reason{
 		Code:     api.ReasonReleasing,
@@ -249,10 +249,10 @@ func (x *explainer) releasingReason(releasing []Holder) api.Reason {
 
 // blockers are the holders on nodes that would serve the request if they were empty,
 // of those things that are short.
-func (x *explainer) blockers(d *demand, lack amount) []Holder {
-	var out []Holder
+func (x *explainer) blockers(d *demand, lack amount) []*Holder {
+	var out []*Holder
 	for i := range x.holders {
-		if x.inTheWay(d, &x.holders[i], lack) {
+		if x.inTheWay(d, x.holders[i], lack) {
 			out = append(out, x.holders[i])
 		}
 	}
@@ -291,7 +291,7 @@ func (h *Holder) holdsAnyOf(lack amount) bool {
 	return h.GPUs > 0 || slices.ContainsFunc(h.Bundles, func(b Held) bool { return len(b.Devices) > 0 })
 }
 
-func names(hs []Holder) []string {
+func names(hs []*Holder) []string {
 	var out []string
 	for i := range hs {
 		if i == named {
@@ -304,7 +304,7 @@ func names(hs []Holder) []string {
 
 // frees says what would let the request start. Where the caller said what the holders
 // hold, it is proven by placing the request without them.
-func (x *explainer) frees(d *demand, blockers []Holder, cure bool) string {
+func (x *explainer) frees(d *demand, blockers []*Holder, cure bool) string {
 	if len(blockers) == 0 {
 		if cure {
 			return "the nodes and devices named here being ready and well again"
@@ -312,7 +312,7 @@ func (x *explainer) frees(d *demand, blockers []Holder, cure bool) string {
 		return "more nodes, or a smaller request"
 	}
 	for _, h := range blockers[:min(len(blockers), proved)] {
-		if x.fitsWithout(d, []Holder{h}) {
+		if x.fitsWithout(d, []*Holder{h}) {
 			return "the end of " + h.called() + " alone"
 		}
 	}
@@ -328,7 +328,7 @@ func (x *explainer) frees(d *demand, blockers []Holder, cure bool) string {
 }
 
 // fitsWithout reports whether the request is proven to fit once the holders are gone.
-func (x *explainer) fitsWithout(d *demand, gone []Holder) bool {
+func (x *explainer) fitsWithout(d *demand, gone []*Holder) bool {
 	o := x.free.clone()
 	for i := range gone {
 		if len(gone[i].Bundles) == 0 {

@@ -119,7 +119,7 @@ func TestReasons(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := decisionFor(Plan(*tc.in, epoch), tc.of)
+			got := decisionFor(Plan(tc.in, epoch), tc.of)
 			if got.Bundles != nil {
 				t.Fatalf("placed at %s", where(tc.in, got))
 			}

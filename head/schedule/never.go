@@ -11,7 +11,7 @@ import (
 // Never says why the nodes could not hold the group even if all of them were empty,
 // ready and well, with the missing amount; nil if they could, or if that is not proven.
 // A cluster without nodes is not "never": its nodes have yet to join.
-func Never(nodes []Node, spec api.GroupSpec) *api.Reason {
+func Never(nodes []*Node, spec api.GroupSpec) *api.Reason {
 	if len(nodes) == 0 || len(spec.Bundles) == 0 {
 		return nil
 	}

@@ -36,10 +36,10 @@ type gpuState struct {
 // wholeShare is one device in thousandths.
 const wholeShare = 1000
 
-func newOverlay(nodes []Node) *overlay {
+func newOverlay(nodes []*Node) *overlay {
 	o := &overlay{nodes: make([]nodeState, 0, len(nodes))}
 	for i := range nodes {
-		n := &nodes[i]
+		n := nodes[i]
 		st := nodeState{
 			id: n.ID, name: n.Name, pool: n.Pool, labels: n.Labels, ready: n.Ready, why: n.Why,
 			// A node that is over its capacity has nothing free; it never has less.
@@ -65,7 +65,7 @@ func newOverlay(nodes []Node) *overlay {
 
 // emptied is the same cluster with nothing held and everything well: what it could
 // ever hold.
-func emptied(nodes []Node) *overlay {
+func emptied(nodes []*Node) *overlay {
 	o := newOverlay(nodes)
 	for i := range o.nodes {
 		n := &o.nodes[i]

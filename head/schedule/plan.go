@@ -19,7 +19,7 @@ import (
 // starts exist, and it is part of the interface because they will.
 //
 // A request that does not fit now holds up no later one that does.
-func Plan(s Snapshot, now time.Time) []Decision {
+func Plan(s *Snapshot, now time.Time) []Decision {
 	_ = now
 
 	// 1. Snapshot: an overlay of what is free, which this cycle alone writes to, so that
@@ -37,17 +37,17 @@ func Plan(s Snapshot, now time.Time) []Decision {
 	var placed []placedNow
 	for i, r := range order {
 		decisions[i].Group = r.ID
-		key := demandKey(&r)
+		key := demandKey(r)
 		if failed[key] {
 			continue
 		}
-		got := place(free, newDemand(&r))
+		got := place(free, newDemand(r))
 		if got.spots == nil {
 			failed[key] = true
 			continue
 		}
 		decisions[i].Bundles = free.commit(got.spots)
-		placed = append(placed, placedNow{request: &order[i], at: decisions[i].Bundles})
+		placed = append(placed, placedNow{request: order[i], at: decisions[i].Bundles})
 	}
 
 	// 4. Explain: against what is left at the end of the cycle, with the groups placed
@@ -59,9 +59,9 @@ func Plan(s Snapshot, now time.Time) []Decision {
 			if decisions[i].Bundles != nil {
 				continue
 			}
-			key := demandKey(&order[i])
+			key := demandKey(order[i])
 			if told[key] == nil {
-				told[key] = x.explain(&order[i])
+				told[key] = x.explain(order[i])
 			}
 			decisions[i].Reasons = slices.Clone(told[key])
 		}
@@ -77,12 +77,12 @@ type placedNow struct {
 
 // byTurn is the one comparator of requests: higher priority, then the older
 // submission by log index (never by a clock), then the id.
-func byTurn(a, b Request) int {
+func byTurn(a, b *Request) int {
 	return cmp.Or(
 		cmp.Compare(b.Spec.Priority, a.Spec.Priority),
 		cmp.Compare(a.Seq, b.Seq),
 		cmp.Compare(a.ID, b.ID),
-		cmp.Compare(demandKey(&a), demandKey(&b)),
+		cmp.Compare(demandKey(a), demandKey(b)),
 	)
 }
 

@@ -237,7 +237,7 @@ func TestPlan(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := Plan(*tc.in, epoch)
+			got := Plan(tc.in, epoch)
 			if len(got) != len(tc.in.Pending) {
 				t.Fatalf("%d decisions for %d requests", len(got), len(tc.in.Pending))
 			}
@@ -259,7 +259,7 @@ func TestPlan(t *testing.T) {
 func TestTwoGangsOfWholeCluster(t *testing.T) {
 	s := &Snapshot{}
 	for i := range 100 {
-		s.Nodes = append(s.Nodes, aNode(fmt.Sprintf("n%d", i)).gpus(1, 72).node)
+		s.Nodes = append(s.Nodes, new(aNode(fmt.Sprintf("n%d", i)).gpus(1, 72).node))
 	}
 	for i := range 20 {
 		s.Pending = nil
@@ -267,7 +267,7 @@ func TestTwoGangsOfWholeCluster(t *testing.T) {
 		if i%2 == 1 {
 			slices.Reverse(s.Pending)
 		}
-		ds := Plan(*s, epoch)
+		ds := Plan(s, epoch)
 		a, b := decisionFor(ds, "A"), decisionFor(ds, "B")
 		if len(a.Bundles) != 100 || b.Bundles != nil {
 			t.Fatalf("A holds %d, B holds %d bundles", len(a.Bundles), len(b.Bundles))

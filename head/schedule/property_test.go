@@ -15,10 +15,10 @@ import (
 
 // drawSnapshot makes a small cluster that is partly in use, and requests that compete
 // for it. Small numbers make ties and near misses common.
-func drawSnapshot(t *rapid.T) Snapshot {
-	var s Snapshot
+func drawSnapshot(t *rapid.T) *Snapshot {
+	s := &Snapshot{}
 	for i := range rapid.IntRange(0, 4).Draw(t, "nodes") {
-		s.Nodes = append(s.Nodes, drawNode(t, i))
+		s.Nodes = append(s.Nodes, new(drawNode(t, i)))
 	}
 	for i := range rapid.IntRange(1, 6).Draw(t, "requests") {
 		r := Request{
@@ -28,7 +28,7 @@ func drawSnapshot(t *rapid.T) Snapshot {
 		if rapid.IntRange(0, 4).Draw(t, "re-placed") == 0 {
 			r.Keep = []string{rapid.SampledFrom([]string{"id-n0", "id-n1"}).Draw(t, "keep")}
 		}
-		s.Pending = append(s.Pending, r)
+		s.Pending = append(s.Pending, &r)
 	}
 	return s
 }
@@ -84,7 +84,7 @@ func drawSpec(t *rapid.T, most int) api.GroupSpec {
 // book is an independent account of what the nodes hold: plain numbers, and the
 // owner of each device.
 type book struct {
-	s      Snapshot
+	s      *Snapshot
 	cpu    map[string]int64
 	mem    map[string]int64
 	device map[string]*GPU
@@ -92,10 +92,10 @@ type book struct {
 	owner  map[string]string // whole devices
 }
 
-func newBook(s Snapshot) *book {
+func newBook(s *Snapshot) *book {
 	b := &book{s: s, cpu: map[string]int64{}, mem: map[string]int64{}, device: map[string]*GPU{}, node: map[string]*Node{}, owner: map[string]string{}}
 	for i := range s.Nodes {
-		n := s.Nodes[i]
+		n := *s.Nodes[i]
 		n.GPUs = slices.Clone(n.GPUs)
 		b.node[n.ID] = &n
 		b.cpu[n.ID], b.mem[n.ID] = int64(n.FreeCPU), int64(n.FreeMemory)
@@ -165,8 +165,8 @@ func (b *book) hold(group string, spec api.Bundle, pool string, at api.Placed) e
 }
 
 // holdAll charges all decisions and checks the rules of strategies.
-func (b *book) holdAll(s Snapshot, ds []Decision) error {
-	byID := map[string]Request{}
+func (b *book) holdAll(s *Snapshot, ds []Decision) error {
+	byID := map[string]*Request{}
 	for _, r := range s.Pending {
 		byID[r.ID] = r
 	}
@@ -206,7 +206,7 @@ func (b *book) holdAll(s Snapshot, ds []Decision) error {
 
 // brute tries every node and device for every bundle. It returns whether any placement
 // exists and the smallest and largest number of nodes that one uses.
-func brute(b *book, r Request) (exists bool, fewest, most int) {
+func brute(b *book, r *Request) (exists bool, fewest, most int) {
 	fewest = 1 << 30
 	var try func(i int, on []string)
 	try = func(i int, on []string) {
@@ -293,10 +293,10 @@ func TestPropWholeOrWaitingAndOneOwner(t *testing.T) {
 func TestPropLargeGroupsWholeAndOneOwner(t *testing.T) {
 	placed := 0
 	checkUntil(t, func() bool { return placed > 0 }, func(t *rapid.T) {
-		var s Snapshot
+		s := &Snapshot{}
 		for i := range rapid.IntRange(2, 4).Draw(t, "nodes") {
 			n := aNode(fmt.Sprintf("n%d", i)).cpu(8_000).label("zone", "a").gpus(rapid.IntRange(2, 6).Draw(t, "gpus"), 72)
-			s.Nodes = append(s.Nodes, n.node)
+			s.Nodes = append(s.Nodes, &n.node)
 		}
 		for i := range 2 {
 			r := gang(fmt.Sprintf("r%d", i), 0, api.Bundle{}).request
@@ -304,7 +304,7 @@ func TestPropLargeGroupsWholeAndOneOwner(t *testing.T) {
 			for range rapid.IntRange(exactBundles+1, 16).Draw(t, "bundles") {
 				r.Spec.Bundles = append(r.Spec.Bundles, rapid.SampledFrom(bundleKinds).Draw(t, "bundle"))
 			}
-			s.Pending = append(s.Pending, r)
+			s.Pending = append(s.Pending, &r)
 		}
 		ds := Plan(s, epoch)
 		if err := newBook(s).holdAll(s, ds); err != nil {
@@ -315,7 +315,7 @@ func TestPropLargeGroupsWholeAndOneOwner(t *testing.T) {
 			for _, b := range ds[i].Bundles {
 				nodes[b.Node] = true
 			}
-			if len(nodes) > 1 && len(newDemand(&s.Pending[0]).classes) > 1 {
+			if len(nodes) > 1 && len(newDemand(s.Pending[0]).classes) > 1 {
 				placed++
 			}
 		}
@@ -334,7 +334,7 @@ func TestPropOrderIndependence(t *testing.T) {
 		if after, _ := json.Marshal(s); string(after) != string(before) {
 			t.Fatal("Plan changed its snapshot")
 		}
-		shuffled := Snapshot{
+		shuffled := &Snapshot{
 			Nodes:   rapid.Permutation(s.Nodes).Draw(t, "nodes in another order"),
 			Pending: rapid.Permutation(s.Pending).Draw(t, "requests in another order"),
 		}
@@ -353,7 +353,7 @@ func TestPropExactSearchFindsWhatExists(t *testing.T) {
 		s := drawSnapshot(t)
 		r := s.Pending[0]
 		r.Keep = nil
-		s.Pending = []Request{r}
+		s.Pending = []*Request{r}
 		d := Plan(s, epoch)[0]
 		exists, fewest, most := brute(newBook(s), r)
 		if exists != (d.Bundles != nil) {
@@ -390,11 +390,12 @@ func TestPropFewerConstraintsNeverHurt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSnapshot(t)
 		r := s.Pending[0]
-		s.Pending = []Request{r}
+		s.Pending = []*Request{r}
 		if Plan(s, epoch)[0].Bundles == nil {
 			return
 		}
-		less := r
+		one := *r
+		less := &one
 		less.Spec.Bundles = slices.Clone(r.Spec.Bundles)
 		i := rapid.IntRange(0, len(less.Spec.Bundles)-1).Draw(t, "which")
 		less.Spec.PerNode = 0
@@ -412,7 +413,7 @@ func TestPropFewerConstraintsNeverHurt(t *testing.T) {
 				less.Spec.Bundles = slices.Delete(less.Spec.Bundles, i, i+1)
 			}
 		}
-		s.Pending = []Request{less}
+		s.Pending = []*Request{less}
 		if Plan(s, epoch)[0].Bundles == nil {
 			t.Fatalf("placeable as %+v, not as %+v", r.Spec, less.Spec)
 		}
@@ -432,17 +433,17 @@ func TestPropEveryWaitingGangHasTrueReason(t *testing.T) {
 		if err := left.holdAll(s, ds); err != nil {
 			t.Fatal(err)
 		}
-		known := map[string]Holder{}
+		known := map[string]*Holder{}
 		for _, h := range s.Holders {
 			known[h.Name] = h
 		}
-		byID := map[string]Request{}
+		byID := map[string]*Request{}
 		for _, r := range s.Pending {
 			byID[r.ID] = r
 		}
 		for _, d := range ds {
 			if d.Bundles != nil {
-				known[byID[d.Group].Name] = Holder{}
+				known[byID[d.Group].Name] = &Holder{}
 			}
 		}
 		for _, d := range ds {
@@ -480,7 +481,7 @@ func TestPropEveryWaitingGangHasTrueReason(t *testing.T) {
 				}
 			}
 			if never := Never(s.Nodes, byID[d.Group].Spec); never != nil {
-				empty := newBook(Snapshot{Nodes: emptyNodes(s.Nodes)})
+				empty := newBook(&Snapshot{Nodes: emptyNodes(s.Nodes)})
 				if exists, _, _ := brute(empty, byID[d.Group]); exists {
 					t.Fatalf("%s is said never to fit and fits the empty cluster: %s", d.Group, never.Text)
 				}
@@ -493,21 +494,21 @@ func TestPropEveryWaitingGangHasTrueReason(t *testing.T) {
 }
 
 // drawHolders takes free devices and CPUs of ready nodes for groups that run.
-func drawHolders(t *rapid.T, nodes []Node) []Holder {
-	var out []Holder
+func drawHolders(t *rapid.T, nodes []*Node) []*Holder {
+	var out []*Holder
 	for i := range nodes {
-		n := &nodes[i]
+		n := nodes[i]
 		for d := range n.GPUs {
 			g := &n.GPUs[d]
 			if g.Share == 1000 && g.Healthy && rapid.Bool().Draw(t, "held") {
 				g.Share, g.Free = 0, 0
 				h := holder(fmt.Sprintf("h%d-%d", i, d), *n, d)
 				h.Releasing = rapid.Bool().Draw(t, "releasing")
-				out = append(out, h)
+				out = append(out, &h)
 			}
 		}
 		if n.FreeCPU > 0 && rapid.Bool().Draw(t, "held cpu") {
-			out = append(out, Holder{
+			out = append(out, &Holder{
 				Group: fmt.Sprintf("pg-c%d", i), Name: fmt.Sprintf("c%d", i), Nodes: []string{n.ID}, CPU: n.FreeCPU,
 				Bundles: []Held{{Node: n.ID, CPU: n.FreeCPU}},
 			})
@@ -518,7 +519,7 @@ func drawHolders(t *rapid.T, nodes []Node) []Holder {
 }
 
 // withoutHolder is the book after the cycle, had the holder ended before it.
-func withoutHolder(s Snapshot, ds []Decision, gone Holder) *book {
+func withoutHolder(s *Snapshot, ds []Decision, gone *Holder) *book {
 	b := newBook(s)
 	_ = b.holdAll(s, ds)
 	for _, held := range gone.Bundles {
@@ -531,10 +532,11 @@ func withoutHolder(s Snapshot, ds []Decision, gone Holder) *book {
 	return b
 }
 
-func emptyNodes(nodes []Node) []Node {
+func emptyNodes(nodes []*Node) []*Node {
 	out := slices.Clone(nodes)
 	for i := range out {
-		n := &out[i]
+		n := new(*out[i])
+		out[i] = n
 		n.Ready, n.FreeCPU, n.FreeMemory = true, n.CPU, n.Memory
 		n.GPUs = slices.Clone(n.GPUs)
 		for d := range n.GPUs {
@@ -550,7 +552,7 @@ func emptyNodes(nodes []Node) []Node {
 func TestPropHostileSnapshotsReturn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wild := rapid.OneOf(rapid.Int64(), rapid.Int64Range(-2, 2))
-		var s Snapshot
+		s := &Snapshot{}
 		for range rapid.IntRange(0, 3).Draw(t, "nodes") {
 			n := Node{
 				ID: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "id"), Ready: true,
@@ -559,7 +561,7 @@ func TestPropHostileSnapshotsReturn(t *testing.T) {
 			for range rapid.IntRange(0, 2).Draw(t, "gpus") {
 				n.GPUs = append(n.GPUs, GPU{Usable: unit.Bytes(wild.Draw(t, "usable")), Free: unit.Bytes(wild.Draw(t, "free")), Share: wild.Draw(t, "share"), Healthy: true})
 			}
-			s.Nodes = append(s.Nodes, n)
+			s.Nodes = append(s.Nodes, &n)
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "requests") {
 			var r Request
@@ -570,7 +572,7 @@ func TestPropHostileSnapshotsReturn(t *testing.T) {
 					GPUs: wild.Draw(t, "gpus"), Share: wild.Draw(t, "share"), GPUMemory: unit.Bytes(wild.Draw(t, "bytes")),
 				}})
 			}
-			s.Pending = append(s.Pending, r)
+			s.Pending = append(s.Pending, &r)
 		}
 		if got := len(Plan(s, epoch)); got != len(s.Pending) {
 			t.Fatalf("%d decisions for %d requests", got, len(s.Pending))

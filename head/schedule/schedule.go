@@ -5,6 +5,9 @@
 package schedule
 
 import (
+	"slices"
+	"time"
+
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/unit"
 )
@@ -46,6 +49,20 @@ type Holder struct {
 	CPU       unit.MilliCPU
 	Memory    unit.Bytes
 	GPUs      int64
+	// What it was asked for, nil for what is not known to the scheduler, and since when it
+	// runs; Ends is when it is expected to have ended, zero: not known.
+	Spec    *api.GroupSpec
+	User    string
+	Seq     uint64
+	Started time.Time
+	Ends    time.Time
+	// Committed is when it last committed a step (zero: never), Restart what starting it
+	// again costs, Evictions how often it was preempted.
+	Committed time.Time
+	Restart   time.Duration
+	Evictions int64
+	// Leaving: it has been told to leave, for this group.
+	LeavingFor string
 	// Bundles is what the group holds where, if the caller knows it: reasons can then
 	// prove which groups must end before a request fits. Without it they only name them.
 	Bundles []Held
@@ -66,20 +83,65 @@ type Held struct {
 type Request struct {
 	ID   string
 	Name string
+	User string // who asked, for fair use and for reasons
 	Spec api.GroupSpec
 	// Seq is the log index of the submission: seniority, kept across re-placements.
 	Seq uint64
+	// Since is when it began to wait, for ageing and for its longest wait; zero: not known.
+	Since time.Time
+	// Expect is how long it is expected to run once started; 0: not known.
+	Expect time.Duration
+	// Evictions counts how often it was preempted.
+	Evictions int64
 	// Keep lists nodes to prefer (the nodes of a gang that is re-placed after a loss).
 	Keep []string
 	// Avoid are nodes, by id, that the request does not take, with the reason; nil: none.
 	Avoid map[string]string
 }
 
-// Snapshot is everything a cycle looks at. Plan must not change it.
+// Queues is the tree of tenants and queues with what they have used, decayed.
+type Queues struct {
+	List []*api.Queue
+	// Used is the decayed use of each, by name, in GPU-seconds of the reference device
+	// times 1000: integers, so that a small use over a long half-life is not lost.
+	Used map[string]int64
+}
+
+// Snapshot is everything a cycle looks at. Plan must not change it, and neither may the
+// caller afterwards: what is unchanged from one snapshot to the next is handed over as the
+// same pointer, by which a Planner knows what it need not look at again.
 type Snapshot struct {
-	Nodes   []Node
-	Pending []Request
-	Holders []Holder
+	Nodes        []*Node
+	Pending      []*Request
+	Holders      []*Holder
+	Queues       *Queues // nil: one queue without limits
+	Levels       []api.Level
+	Links        []*api.Link
+	Capacities   []*api.Capacity
+	Reservations []*api.Reservation
+	Policy       Policy
+}
+
+// Own replaces node i by a copy that the caller may change.
+func (s *Snapshot) Own(i int) *Node {
+	n := *s.Nodes[i]
+	n.GPUs = slices.Clone(n.GPUs)
+	s.Nodes[i] = &n
+	return &n
+}
+
+// Policy is what an operator may set. The zero value is the shipped default.
+type Policy struct {
+	// Order of requests within a queue that names none: fair, fifo, short or deadline.
+	Order string
+	// NoBackfill: what waits holds up everything behind it.
+	NoBackfill bool
+	// NoPreempt: nothing is ended for anything else.
+	NoPreempt bool
+	// Planned is how many waiting requests of a pool get a planned start; 0: the default.
+	Planned int
+	// LinkFresh is how old the word on a link may be; 0: the default.
+	LinkFresh time.Duration
 }
 
 // Decision is the outcome for one waiting group: Bundles has one entry for each
@@ -87,5 +149,18 @@ type Snapshot struct {
 type Decision struct {
 	Group   string
 	Bundles []api.Placed
+	// Chosen are the indices of the bundles that Bundles places, ascending, where it is
+	// fewer than all (see api.Role); nil: all.
+	Chosen  []int64
 	Reasons []api.Reason
+	// Start is when it is planned to start; zero: not planned, or starts now.
+	Start time.Time
+}
+
+// Eviction is a holder that is to leave for a waiting group, with the proof behind it: once
+// all evictions for Preemptor are free, it fits.
+type Eviction struct {
+	Victim    string // group
+	Preemptor string // group
+	Why       string
 }

@@ -49,6 +49,7 @@ func Validate(spec api.GroupSpec) []api.FieldError {
 		return v.errs // one error for each of them would say no more
 	}
 	v.perNode(&spec)
+	v.wishes(&spec)
 	for i := range spec.Bundles {
 		v.bundle(fmt.Sprintf("/bundles/%d", i), &spec.Bundles[i])
 	}
@@ -68,6 +69,25 @@ func (v *checker) perNode(s *api.GroupSpec) {
 	case slices.ContainsFunc(s.Bundles[1:], func(b api.Bundle) bool { return bundleKey(&b) != bundleKey(&s.Bundles[0]) }):
 		v.add("/perNode", "goes with equal bundles only")
 	}
+}
+
+// wishes refuses what no phase of the scheduler heeds: a wish is never silently ignored.
+func (v *checker) wishes(s *api.GroupSpec) {
+	refuse := func(given bool, pointer string) {
+		if given {
+			v.add(pointer, "is not supported")
+		}
+	}
+	refuse(len(s.Where) > 0, "/where")
+	refuse(s.WholeNodes, "/wholeNodes")
+	refuse(s.Level != "" || s.LevelWait != nil, "/level")
+	refuse(len(s.Uses) > 0, "/uses")
+	refuse(s.Preemptible, "/preemptible")
+	refuse(s.TimeLimit != 0 || s.Estimate != 0, "/timeLimit")
+	refuse(!s.Deadline.IsZero(), "/deadline")
+	refuse(s.MaxWait != 0, "/maxWait")
+	refuse(s.Reservation != "", "/reservation")
+	refuse(len(s.Roles) > 0 || s.Min != 0, "/roles")
 }
 
 type checker struct{ errs []api.FieldError }

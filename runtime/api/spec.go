@@ -55,6 +55,11 @@ type GroupSpec struct {
 	Tenant   string `json:"tenant,omitempty"`
 	Queue    string `json:"queue,omitempty"`
 	Priority int64  `json:"priority,omitempty"` // higher first
+	Wishes
+	// Roles divide the bundles, in order; the group may start with fewer bundles of a role
+	// down to its minimum, and with no fewer than Min in all. Without roles: all or none.
+	Roles []Role `json:"roles,omitempty"`
+	Min   int64  `json:"min,omitempty"`
 }
 
 // JobSpec is what a user submits. A job without PlacementGroup gets a group of its
@@ -90,6 +95,7 @@ type JobSpec struct {
 	Tenant   string `json:"tenant,omitempty"`
 	Queue    string `json:"queue,omitempty"`
 	Priority int64  `json:"priority,omitempty"`
+	Wishes
 
 	Restart    RestartPolicy    `json:"restart,omitzero"`
 	Checkpoint CheckpointPolicy `json:"checkpoint,omitzero"`
