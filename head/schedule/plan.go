@@ -1,72 +1,70 @@
 package schedule
 
 import (
-	"cmp"
-	"fmt"
-	"maps"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
 // Plan decides every pending request of the snapshot, in the order in which it looked
-// at them. A gang gets a node for each of its bundles or nothing (P1), a device never
-// gets a second owner (P2), and what waits says why (P7). The result depends on the
-// contents of the snapshot, never on the order in which they are listed, so two heads
-// decide alike. now is the time of the cycle; nothing depends on it until planned
-// starts exist, and it is part of the interface because they will.
-//
-// A request that does not fit now holds up no later one that does.
+// at them, with the reasons of all that waits. A gang gets a node for each of its bundles
+// or nothing (P1), a device never gets a second owner (P2), and what waits says why (P7).
+// The result depends on the contents of the snapshot, never on the order in which they
+// are listed, so two heads decide alike.
 func Plan(s *Snapshot, now time.Time) []Decision {
-	_ = now
-
-	// 1. Snapshot: an overlay of what is free, which this cycle alone writes to, so that
-	// each decision sees what earlier ones took.
-	free := newOverlay(s.Nodes)
-
-	// 2. Order: priority, then seniority.
-	order := slices.Clone(s.Pending)
-	slices.SortFunc(order, byTurn)
-
-	// 3. Place: whole or waiting. Free capacity only shrinks within a cycle, so what
-	// failed once need not be tried again for an equal request.
-	decisions := make([]Decision, len(order))
-	failed := map[string]bool{}
-	var placed []placedNow
-	for i, r := range order {
-		decisions[i].Group = r.ID
-		key := demandKey(r)
-		if failed[key] {
-			continue
-		}
-		got := place(free, newDemand(r))
-		if got.spots == nil {
-			failed[key] = true
-			continue
-		}
-		decisions[i].Bundles = free.commit(got.spots)
-		placed = append(placed, placedNow{request: order[i], at: decisions[i].Bundles})
-	}
-
-	// 4. Explain: against what is left at the end of the cycle, with the groups placed
-	// in it among the holders. Equal requests share their explanation.
-	if len(placed) < len(order) {
-		x := newExplainer(s, free, placed)
-		told := map[string][]api.Reason{}
-		for i := range order {
-			if decisions[i].Bundles != nil {
-				continue
-			}
-			key := demandKey(order[i])
-			if told[key] == nil {
-				told[key] = x.explain(order[i])
-			}
-			decisions[i].Reasons = slices.Clone(told[key])
+	r := NewPlanner().Plan(s, now)
+	for i := range r.Decisions {
+		if d := &r.Decisions[i]; d.Bundles == nil {
+			d.Reasons = r.Why(d.Group)
 		}
 	}
-	return decisions
+	return r.Decisions
+}
+
+// Planner is Plan with a memory. The memory only makes it faster: what it answers is a
+// function of the snapshot and the time. It is not safe for use by several goroutines;
+// its results are.
+type Planner struct {
+	// Clock times the phases, from any beginning; nil: they are not timed.
+	Clock func() time.Duration
+	mem   memory
+}
+
+// NewPlanner makes a planner that remembers nothing yet.
+func NewPlanner() *Planner { return &Planner{} }
+
+// Phase is one step of a cycle and how long it took.
+type Phase struct {
+	Name string
+	Took time.Duration
+}
+
+// Result is what one cycle decided.
+type Result struct {
+	Decisions []Decision // in the order of turns; reasons are asked for with Why
+	Evictions []Eviction
+	Phases    []Phase
+
+	cycle   *cycle
+	mu      sync.Mutex
+	explain *explainer
+	told    map[string][]api.Reason // by demand
+	at      map[string]int          // group → index of Decisions
+}
+
+// cycle is the work of one call, handed from phase to phase.
+type cycle struct {
+	s   *Snapshot
+	now time.Time
+	mem *memory
+
+	free      *overlay   // what is free; each placement is taken out of it
+	order     []*Request // in the order of turns
+	decisions []Decision // one for each of order
+	placed    []placedNow
+	evictions []Eviction
 }
 
 // placedNow is a group that this cycle placed.
@@ -75,80 +73,105 @@ type placedNow struct {
 	at      []api.Placed
 }
 
-// byTurn is the one comparator of requests: higher priority, then the older
-// submission by log index (never by a clock), then the id.
-func byTurn(a, b *Request) int {
-	return cmp.Or(
-		cmp.Compare(b.Spec.Priority, a.Spec.Priority),
-		cmp.Compare(a.Seq, b.Seq),
-		cmp.Compare(a.ID, b.ID),
-		cmp.Compare(demandKey(a), demandKey(b)),
-	)
+// Plan runs one cycle.
+func (p *Planner) Plan(s *Snapshot, now time.Time) *Result {
+	c := &cycle{s: s, now: now, mem: &p.mem}
+	r := &Result{cycle: c}
+	began := p.elapsed()
+	for _, phase := range []struct {
+		name string
+		run  func()
+	}{
+		{"snapshot", c.look},
+		{"order", c.line},
+		{"plan", c.planStarts},
+		{"place", c.place},
+		{"preempt", c.preempt},
+	} {
+		phase.run()
+		ended := p.elapsed()
+		r.Phases = append(r.Phases, Phase{phase.name, ended - began})
+		began = ended
+	}
+	r.Decisions, r.Evictions = c.decisions, c.evictions
+	return r
 }
 
-// demandKey is equal for requests that ask for the same thing.
-func demandKey(r *Request) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%q %q %q", strategyOf(r.Spec.Strategy), r.Spec.Pool, sortedCopy(r.Keep))
-	if r.Spec.PerNode > 0 {
-		fmt.Fprintf(&b, " %d a node", r.Spec.PerNode)
+func (p *Planner) elapsed() time.Duration {
+	if p.Clock == nil {
+		return 0
 	}
-	if len(r.Avoid) > 0 {
-		fmt.Fprintf(&b, " but %q", sortedKeys(r.Avoid))
+	return p.Clock()
+}
+
+// 1. Snapshot: an overlay of what is free, which this cycle alone writes to, so that
+// each decision sees what earlier ones took.
+func (c *cycle) look() {
+	c.free = newOverlay(c.s.Nodes)
+	c.mem.keepRequests(c.s.Pending)
+}
+
+// 2. Order: who is looked at first.
+func (c *cycle) line() {
+	c.order = ordered(c.s, c.now)
+	c.decisions = make([]Decision, len(c.order))
+	for i, r := range c.order {
+		c.decisions[i].Group = r.ID
 	}
-	last, run := "", 0
-	for i := range r.Spec.Bundles {
-		key := last
-		if i == 0 || !alike(&r.Spec.Bundles[i-1], &r.Spec.Bundles[i]) {
-			key = bundleKey(&r.Spec.Bundles[i])
+}
+
+// 3. Plan: when what does not fit now is going to start. Nothing plans ahead yet.
+func (c *cycle) planStarts() {}
+
+// 4. Place: whole or waiting. Free capacity only shrinks within a cycle, so what failed
+// once need not be tried again for an equal request. A request that does not fit now
+// holds up no later one that does.
+func (c *cycle) place() {
+	failed := map[*demand]bool{}
+	for i, r := range c.order {
+		d := c.mem.demandOf(r)
+		if failed[d] {
+			continue
 		}
-		if key != last && run > 0 {
-			fmt.Fprintf(&b, " %d*%s", run, last)
-			run = 0
+		got := place(c.free, d)
+		if got.spots == nil {
+			failed[d] = true
+			continue
 		}
-		last = key
-		run++
+		c.decisions[i].Bundles = c.free.commit(got.spots)
+		c.placed = append(c.placed, placedNow{request: r, at: c.decisions[i].Bundles})
 	}
-	if run > 0 {
-		fmt.Fprintf(&b, " %d*%s", run, last)
-	}
-	return b.String()
 }
 
-// alike is a quick look before two keys are made; large groups repeat one bundle.
-func alike(a, b *api.Bundle) bool {
-	return a.Resources == b.Resources && maps.Equal(a.Labels, b.Labels)
-}
+// 5. Preempt: what leaves for whom. Nothing does yet.
+func (c *cycle) preempt() {}
 
-// bundleKey is equal for bundles that any node serves alike.
-func bundleKey(b *api.Bundle) string {
-	var s strings.Builder
-	fmt.Fprintf(&s, "{%d %d %d %d %d", b.CPU, b.Memory, b.GPUs, b.Share, b.GPUMemory)
-	for _, k := range sortedKeys(b.Labels) {
-		fmt.Fprintf(&s, " %q=%q", k, b.Labels[k])
+// 6. Explain: against what is left at the end of the cycle, with the groups placed in it
+// among the holders. Equal requests share their explanation.
+
+// Why says why a group of the result waits, with all reasons, the one to show first; nil
+// if it does not wait. It may be asked at any time, by several goroutines.
+func (r *Result) Why(group string) []api.Reason {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.cycle
+	if r.at == nil {
+		r.at = make(map[string]int, len(c.order))
+		for i := range c.order {
+			r.at[c.order[i].ID] = i
+		}
+		r.told = map[string][]api.Reason{}
 	}
-	s.WriteByte('}')
-	return s.String()
-}
-
-func strategyOf(s api.Strategy) api.Strategy {
-	if s == "" {
-		return api.Pack
+	i, ok := r.at[group]
+	if !ok || r.Decisions[i].Bundles != nil {
+		return nil
 	}
-	return s
-}
-
-func sortedCopy(in []string) []string {
-	out := slices.Clone(in)
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
+	if r.explain == nil {
+		r.explain = newExplainer(c.s, c.free, c.placed)
 	}
-	slices.Sort(out)
-	return out
+	key := demandKey(c.order[i])
+	if r.told[key] == nil {
+		r.told[key] = r.explain.explain(c.order[i])
+	}
+	return slices.Clone(r.told[key])
 }
