@@ -75,6 +75,8 @@ func between(g *Group, now time.Time) Decision {
 		return d
 	case !g.Placed:
 		return wait(api.ReasonFit, "%s waits for its placement", g.Job)
+	case g.Drain != nil && g.Drain.After == ThenWait:
+		return Decision{Action: Release, Reason: reason(api.ReasonPreempted, "%s", g.Drain.Reason)}
 	case g.Drain != nil && g.Drain.After == ThenMove:
 		return Decision{Action: Replace, Reason: reason(api.ReasonHealth, "%s", g.Drain.Reason)}
 	case g.Drain != nil && g.Drain.After == ThenResize:

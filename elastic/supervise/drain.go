@@ -14,6 +14,8 @@ const (
 	ThenStop   After = "stop"
 	ThenMove   After = "move"
 	ThenResize After = "resize"
+	// ThenWait: the placement is given back, and the group waits for another one.
+	ThenWait After = "wait"
 )
 
 // Drain is an orderly end of the group that was asked for and is not charged to anybody.

@@ -122,6 +122,7 @@ const (
 	Finish  Action = "finish"  // terminal: State, ExitCode
 	Stop    Action = "stop"    // order all ranks to end (STOPPING), then wait
 	Replace Action = "replace" // the placement lost or leaves a node: re-place or release (P1)
+	Release Action = "release" // give the whole placement back and wait for another one
 	Resize  Action = "resize"  // give the placement another size, or start with the old one
 )
 

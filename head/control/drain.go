@@ -205,6 +205,9 @@ func drainFacts(v *state.View, j *state.Job) *supervise.Drain {
 		return nil
 	}
 	out := &supervise.Drain{After: supervise.After(d.Kind), Reason: d.Reason}
+	if d.Leaves() {
+		out.After = supervise.ThenWait
+	}
 	if last := j.Last(); last != nil {
 		out.Ordered = d.Ordered != "" && d.Generation == last.Generation
 	}

@@ -113,6 +113,9 @@ func (h *Head) superviseOne(ctx context.Context, v *state.View, j *state.Job) (a
 			return true, 0 // gather forms the next group
 		}
 		return h.replace(ctx, v, j.ID, d.Reason.Text), 0
+	case supervise.Release:
+		_, ok := h.try(ctx, state.KindReleaseGroup, state.ReleaseGroup{Group: j.Group, Why: d.Reason.Text})
+		return ok, 0
 	case supervise.Resize:
 		return h.resize(ctx, v, j), 0
 	case supervise.Start:

@@ -129,6 +129,9 @@ func (k *taking) take(i int, p api.Placed, need api.Resources) (Bundle, error) {
 	}
 	k.seq++
 	h := k.t.newHold(k.g, i, p.Node, k.seq)
+	if err := k.t.freeOfClaims(k.g.ID, p, need, u); err != nil {
+		return Bundle{}, err
+	}
 	if err := fit(k.t.Node(p.Node), u, p, need, h); err != nil {
 		return Bundle{}, err
 	}
@@ -173,6 +176,7 @@ func (t *tx) place(g *Group, placement []api.Placed) error {
 	}
 	k.write()
 	g.Placed, g.State, g.PlacedAt, g.Index, g.Why = placed, api.GroupPlaced, t.now, t.index, ""
+	g.Claim, g.Leaving = nil, nil
 	t.put(tGroup, g)
 	return nil
 }

@@ -52,6 +52,8 @@ const (
 	KindResizeGroup
 	KindNodeNotice
 	KindSetSpares
+	KindPreempt
+	KindDropClaim
 )
 
 // Header starts every command: kind byte, then this, then the body.

@@ -181,6 +181,13 @@ func TestEveryKind(t *testing.T) {
 		{KindAdoptCheckpoints, AdoptCheckpoints{Run: "z"}, "invalid"},
 		{KindTombstone, Tombstone{ID: CheckpointID("z", 1<<48+100, 5)}, "conflict"}, // the newest stays
 		{KindTombstone, Tombstone{ID: CheckpointID("z", 1<<48+100, 5), Asked: true}, ""},
+		{KindCreateGroup, CreateGroup{ID: "g5", Spec: one, Placement: at}, ""},
+		{KindCreateGroup, CreateGroup{ID: "g6", Spec: one}, ""},
+		{KindPreempt, Preempt{Group: "none"}, "not-found"},
+		{KindPreempt, Preempt{Group: "g6", Claim: at}, "invalid"}, // nobody is to leave
+		{KindPreempt, Preempt{Group: "g6", Claim: at, Victims: []Victim{{Group: "g5"}}}, ""},
+		{KindDropClaim, DropClaim{Group: "none"}, "not-found"},
+		{KindDropClaim, DropClaim{Group: "g6"}, ""},
 		{KindAddToken, AddToken{Token: Token{Hash: "short"}}, "invalid"},
 		{KindAddToken, AddToken{Token: Token{Hash: hash, Name: "x", Role: "viewer"}}, ""},
 		{KindRevokeToken, RevokeToken{Hash: "none"}, "not-found"},

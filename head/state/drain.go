@@ -14,6 +14,10 @@ const (
 	DrainStop   DrainKind = "stop"   // the job ends: STOPPED
 	DrainMove   DrainKind = "move"   // the job goes on elsewhere, or waits with its seniority
 	DrainResize DrainKind = "resize" // the job goes on with another number of ranks
+	// DrainPreempt: the job gives everything back, for the group For, and waits with its
+	// seniority. DrainSuspend: likewise, and waits until somebody resumes it.
+	DrainPreempt DrainKind = "preempt"
+	DrainSuspend DrainKind = "suspend"
 )
 
 // Drain is the orderly end of a job's attempt: the ranks agree on a step, save it, and
@@ -25,6 +29,7 @@ type Drain struct {
 	Deadline int64     `json:"deadline,omitempty"` // ns; 0: no force
 	Ranks    int64     `json:"ranks,omitempty"`    // of a resize
 	Node     string    `json:"node,omitempty"`     // that a move leaves
+	For      string    `json:"for,omitempty"`      // the group that it is preempted for
 	// Ordered is why the ranks of Generation are ended now by TERM, a grace and KILL:
 	// they have saved, or cannot, or the deadline has come.
 	Ordered    string `json:"ordered,omitempty"`
@@ -102,11 +107,17 @@ func drainJob(t *tx, c DrainJob) any {
 	return nil
 }
 
-// yieldsTo: a stop replaces everything; a move replaces a resize, which is asked for again
-// when it is over; the same kind is only made sooner or given another size.
+// yieldsTo: a stop replaces everything; leaving altogether replaces a move, and a move a
+// resize, which is asked for again when it is over; the same kind is only made sooner or
+// given another size.
 func (d *Drain) yieldsTo(n *Drain) bool {
-	order := map[DrainKind]int{DrainResize: 0, DrainMove: 1, DrainStop: 2}
+	order := map[DrainKind]int{DrainResize: 0, DrainMove: 1, DrainPreempt: 2, DrainSuspend: 3, DrainStop: 4}
 	return order[n.Kind] >= order[d.Kind]
+}
+
+// Leaves: the job gives its whole placement back.
+func (d *Drain) Leaves() bool {
+	return d != nil && (d.Kind == DrainPreempt || d.Kind == DrainSuspend)
 }
 
 func orderEnd(t *tx, c OrderEnd) any {

@@ -115,6 +115,7 @@ func (t *tx) remove(g *Group, why string) {
 		return
 	}
 	w := *g
+	t.unclaim(&w, "placement group "+g.ID+", which it was to leave for, is removed")
 	t.unplace(&w)
 	w.State, w.Why, w.Removed, w.Index = api.GroupRemoving, why, t.now, t.index
 	t.put(tGroup, &w)
@@ -162,6 +163,9 @@ func releaseGroup(t *tx, c ReleaseGroup) any {
 		jw.Index = t.index
 		if j.Stop == nil {
 			jw.State = api.Queued
+		}
+		if j.Drain.Leaves() {
+			jw.left(j.Drain, t.now)
 		}
 		t.put(tJob, &jw)
 	}

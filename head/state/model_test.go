@@ -393,7 +393,7 @@ func TestModel(t *testing.T) {
 			},
 			"drain": func(*rapid.T) {
 				id := w.pick("job", w.jobIDs())
-				kind := []DrainKind{DrainStop, DrainMove, DrainResize}[w.draw("kind", 3)]
+				kind := []DrainKind{DrainStop, DrainMove, DrainResize, DrainSuspend}[w.draw("kind", 4)]
 				w.do(KindDrainJob, DrainJob{Job: id, Drain: Drain{Kind: kind, Ranks: int64(w.draw("ranks", 4))}})
 				if j := w.s.View().Job(id); j != nil && j.Last() != nil && w.draw("order", 3) == 0 {
 					w.do(KindOrderEnd, OrderEnd{Job: id, Generation: j.Last().Generation})
@@ -403,6 +403,7 @@ func TestModel(t *testing.T) {
 				}
 			},
 			"resize":   func(*rapid.T) { w.resize(w.pick("job", w.jobIDs())) },
+			"preempt":  func(*rapid.T) { w.preempt() },
 			"propose":  func(*rapid.T) { w.propose(w.pick("job", w.jobIDs())) },
 			"register": func(*rapid.T) { w.register(w.pick("node", worldNodes), w.draw("reboot", 2) == 0) },
 			"commit":   func(*rapid.T) { w.commit(fmt.Sprintf("run%d", w.draw("run", 4))) },

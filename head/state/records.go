@@ -94,6 +94,9 @@ type Group struct {
 	Waiting  int64          `json:"waiting,omitempty"` // since when a released group of hosts waits
 	Why      string         `json:"why,omitempty"`
 	Index    uint64         `json:"index"`
+	// Claim is where it goes once what Leaving names has left: nobody else may take it.
+	Claim   []api.Placed `json:"claim,omitempty"`
+	Leaving []string     `json:"leaving,omitempty"` // groups
 }
 
 // Bundle is where one bundle of a placed group stands.
@@ -175,15 +178,20 @@ type Job struct {
 	Stop     *Stop     `json:"stop,omitempty"`
 	// Proposal is the newest to the ranks of any attempt, Drain why the attempt is being
 	// ended in order.
-	Proposal  *agree.Proposal `json:"proposal,omitempty"`
-	Drain     *Drain          `json:"drain,omitempty"`
-	OwnerGone bool            `json:"ownerGone,omitempty"`
-	ExitCode  *int64          `json:"exitCode,omitempty"`
-	Seq       uint64          `json:"seq"`
-	Created   int64           `json:"created"`
-	Started   int64           `json:"started,omitempty"`
-	Ended     int64           `json:"ended,omitempty"`
-	Index     uint64          `json:"index"`
+	Proposal *agree.Proposal `json:"proposal,omitempty"`
+	Drain    *Drain          `json:"drain,omitempty"`
+	// Evictions counts how often it was preempted, Evicted is by whom and why, first.
+	Evictions int64  `json:"evictions,omitempty"`
+	Evicted   string `json:"evicted,omitempty"`
+	// Waits is since when it waits for a placement, ns; 0: since it was submitted.
+	Waits     int64  `json:"waits,omitempty"`
+	OwnerGone bool   `json:"ownerGone,omitempty"`
+	ExitCode  *int64 `json:"exitCode,omitempty"`
+	Seq       uint64 `json:"seq"`
+	Created   int64  `json:"created"`
+	Started   int64  `json:"started,omitempty"`
+	Ended     int64  `json:"ended,omitempty"`
+	Index     uint64 `json:"index"`
 }
 
 // Stop is a user's order to end a job.

@@ -239,4 +239,6 @@ var handlers = map[Kind]handler{
 	KindResizeGroup:      on(resizeGroup),
 	KindNodeNotice:       on(nodeNotice),
 	KindSetSpares:        on(setSpares),
+	KindPreempt:          on(preempt),
+	KindDropClaim:        on(dropClaim),
 }

@@ -58,7 +58,7 @@ func schema() *memdb.DBSchema {
 	for _, t := range []*memdb.TableSchema{
 		table(tMeta, stringID("ID")),
 		table(tNode, stringID("ID")),
-		table(tGroup, stringID("ID"), when("pending", func(g *Group) bool { return g.State == api.GroupPending })),
+		table(tGroup, stringID("ID"), when("pending", func(g *Group) bool { return g.State == api.GroupPending }), when("claims", func(g *Group) bool { return len(g.Claim) > 0 })),
 		table(tHold, stringID("ID"), by("group", "Group", false), by("node", "Node", false)),
 		table(tAlloc, stringID("ID"), by("job", "Job", false), by("node", "Node", false), by("group", "Group", false)),
 		table(tJob, stringID("ID"), seq("Seq", "seq"), by("group", "Group", true),

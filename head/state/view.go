@@ -54,6 +54,9 @@ func (v *View) LiveJobs() []*Job { return all[Job](v.txn, tJob, "live", true) }
 // PendingGroups lists the groups that wait, in order of id.
 func (v *View) PendingGroups() []*Group { return all[Group](v.txn, tGroup, "pending", true) }
 
+// Claims lists the groups that have a claim, in order of id.
+func (v *View) Claims() []*Group { return all[Group](v.txn, tGroup, "claims", true) }
+
 // OpenCheckpoints lists those with file work left: a mark to write, files to delete.
 func (v *View) OpenCheckpoints() []*Checkpoint {
 	return all[Checkpoint](v.txn, tCheckpoint, "open", true)
