@@ -45,6 +45,8 @@ type Phase struct {
 type Result struct {
 	Decisions []Decision // in the order of turns; reasons are asked for with Why
 	Evictions []Eviction
+	Unclaims  []Unclaim
+	Again     time.Time // when to look again though nothing changes; zero: no need
 	Phases    []Phase
 
 	cycle   *cycle
@@ -65,6 +67,10 @@ type cycle struct {
 	decisions []Decision // one for each of order
 	placed    []placedNow
 	evictions []Eviction
+	unclaim   []Unclaim
+	claimed   []*Request        // those whose claim has not come true yet
+	unhelpful map[string]string // why no preemption helps a group
+	again     time.Time
 }
 
 // placedNow is a group that this cycle placed.
@@ -75,7 +81,7 @@ type placedNow struct {
 
 // Plan runs one cycle.
 func (p *Planner) Plan(s *Snapshot, now time.Time) *Result {
-	c := &cycle{s: s, now: now, mem: &p.mem}
+	c := &cycle{s: s, now: now, mem: &p.mem, unhelpful: map[string]string{}}
 	r := &Result{cycle: c}
 	began := p.elapsed()
 	for _, phase := range []struct {
@@ -93,7 +99,7 @@ func (p *Planner) Plan(s *Snapshot, now time.Time) *Result {
 		r.Phases = append(r.Phases, Phase{phase.name, ended - began})
 		began = ended
 	}
-	r.Decisions, r.Evictions = c.decisions, c.evictions
+	r.Decisions, r.Evictions, r.Unclaims, r.Again = c.decisions, c.evictions, c.unclaim, c.again
 	return r
 }
 
@@ -127,8 +133,12 @@ func (c *cycle) planStarts() {}
 // once need not be tried again for an equal request. A request that does not fit now
 // holds up no later one that does.
 func (c *cycle) place() {
+	c.claims()
 	failed := map[*demand]bool{}
 	for i, r := range c.order {
+		if c.decisions[i].Bundles != nil || len(r.Claim) > 0 {
+			continue
+		}
 		d := c.mem.demandOf(r)
 		if failed[d] {
 			continue
@@ -142,9 +152,6 @@ func (c *cycle) place() {
 		c.placed = append(c.placed, placedNow{request: r, at: c.decisions[i].Bundles})
 	}
 }
-
-// 5. Preempt: what leaves for whom. Nothing does yet.
-func (c *cycle) preempt() {}
 
 // 6. Explain: against what is left at the end of the cycle, with the groups placed in it
 // among the holders. Equal requests share their explanation.
@@ -166,6 +173,9 @@ func (r *Result) Why(group string) []api.Reason {
 	if !ok || r.Decisions[i].Bundles != nil {
 		return nil
 	}
+	if claim := c.claimReason(c.order[i]); claim != nil {
+		return claim
+	}
 	if r.explain == nil {
 		r.explain = newExplainer(c.s, c.free, c.placed)
 	}
@@ -173,5 +183,9 @@ func (r *Result) Why(group string) []api.Reason {
 	if r.told[key] == nil {
 		r.told[key] = r.explain.explain(c.order[i])
 	}
-	return slices.Clone(r.told[key])
+	out := slices.Clone(r.told[key])
+	if why := c.unhelpful[group]; why != "" {
+		out = append(out, api.Reason{Code: api.ReasonPreemption, Text: why, Frees: "see the other reasons"})
+	}
+	return out
 }
