@@ -44,7 +44,7 @@ func (h *Head) canDoWithout(v *state.View, j *state.Job, node string) bool {
 			others = append(others, survey.Node(v, n, h.nodes.said(n.ID)))
 		}
 	}
-	return len(others) > 0 && schedule.Never(others, g.Spec) == nil
+	return len(others) > 0 && schedule.Never(&schedule.Snapshot{Nodes: others}, g.Spec) == nil
 }
 
 // nodeNamed finds the node of a job's newest attempt that people know by a name.

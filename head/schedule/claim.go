@@ -19,13 +19,13 @@ func (c *cycle) claims() {
 		if len(r.Claim) == 0 {
 			continue
 		}
-		d := c.mem.demandOf(r)
+		d := c.mem.demandOf(r, c.now)
 		if why := c.free.cannot(r); why != "" {
 			c.unclaim = append(c.unclaim, Unclaim{Group: r.ID, Why: why})
 			continue
 		}
 		if spots := c.free.spotsAt(d, r.Claim); spots != nil {
-			c.decisions[i].Bundles = c.free.commit(spots)
+			c.decisions[i].Bundles = c.free.commit(r.ID, spots, nil)
 			c.placed = append(c.placed, placedNow{request: r, at: c.decisions[i].Bundles})
 			continue
 		}
@@ -48,7 +48,7 @@ func (o *overlay) cannot(r *Request) string {
 		case !o.nodes[ni].ready:
 			return fmt.Sprintf("node %s of its claim takes nothing new: %s", o.nodes[ni].name, o.nodes[ni].why)
 		}
-		n := &o.nodes[ni]
+		n := o.nodes[ni]
 		for _, uuid := range p.Devices {
 			d := slices.IndexFunc(n.gpus, func(g gpuState) bool { return g.uuid == uuid })
 			if d < 0 || !n.gpus[d].healthy {
@@ -64,7 +64,7 @@ func (o *overlay) cannot(r *Request) string {
 
 // find is the index of a node by id, -1: none.
 func (o *overlay) find(id string) int {
-	return slices.IndexFunc(o.nodes, func(n nodeState) bool { return n.id == id })
+	return slices.IndexFunc(o.nodes, func(n *nodeState) bool { return n.id == id })
 }
 
 // someoneLeavesFor: one of those that are to leave for a group has not left yet.
@@ -93,13 +93,12 @@ func (o *overlay) spotsAt(d *demand, at []api.Placed) []spot {
 	spots := make([]spot, len(at))
 	for i, p := range at {
 		ni, cl := o.find(p.Node), d.classOf(i)
-		if ni < 0 || cl == nil || !d.serves(&o.nodes[ni], cl) {
+		if ni < 0 || cl == nil || !d.serves(o.nodes[ni], cl) {
 			return nil
 		}
 		n := tried[ni]
 		if n == nil {
-			copied := o.nodes[ni].clone()
-			n = &copied
+			n = o.nodes[ni].clone()
 			tried[ni] = n
 		}
 		if n.cpu < cl.cpu || n.mem < cl.mem {
@@ -138,7 +137,7 @@ func (o *overlay) setAside(d *demand, at []api.Placed) {
 		if ni < 0 || cl == nil {
 			continue
 		}
-		n := &o.nodes[ni]
+		n := o.nodes[ni].clone()
 		n.cpu, n.mem = max(0, n.cpu-cl.cpu), max(0, n.mem-cl.mem)
 		for k := range n.gpus {
 			g := &n.gpus[k]
@@ -151,6 +150,7 @@ func (o *overlay) setAside(d *demand, at []api.Placed) {
 				g.share, g.free = max(0, g.share-cl.share), max(0, g.free-g.shareBytes(cl))
 			}
 		}
+		o.set(ni, n)
 	}
 }
 

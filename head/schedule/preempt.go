@@ -73,7 +73,7 @@ func (c *cycle) preempt() {
 		if rank.compare(lowest) <= 0 || !c.mayPreempt(i, r) {
 			continue
 		}
-		d := c.mem.demandOf(r)
+		d := c.mem.demandOf(r, c.now)
 		if before, ok := tried[d]; ok && before.compare(rank) >= 0 {
 			continue // an equal demand of this or a higher rank found nothing
 		}
@@ -194,7 +194,7 @@ func (c *cycle) victimsFor(r *Request, d *demand, gone map[*Holder]bool) (out []
 	if !soon.IsZero() && (c.again.IsZero() || soon.Before(c.again)) {
 		c.again = soon
 	}
-	without := func(vs []victim) []spot { return place(c.withoutVictims(vs), d).spots }
+	without := func(vs []victim) []spot { return placeLinked(c.withoutVictims(vs), d).spots }
 	if len(all) == 0 || without(all) == nil {
 		return nil, nil, "it would not fit even after preempting everything that may be preempted for it"
 	}
@@ -304,7 +304,12 @@ func (c *cycle) withoutVictims(vs []victim) *overlay {
 	for h, keeps := range left {
 		for _, b := range h.Bundles[min(keeps, int64(len(h.Bundles))):] {
 			if ni, ok := at[b.Node]; ok {
-				o.nodes[ni].giveBack(b)
+				n := o.nodes[ni].clone()
+				n.giveBack(b)
+				if n.held == h.Group {
+					n.held = ""
+				}
+				o.set(ni, n)
 			}
 		}
 	}
@@ -315,7 +320,7 @@ func (c *cycle) withoutVictims(vs []victim) *overlay {
 // of the claim is free already is set aside for the rest of the cycle.
 func (c *cycle) evict(r *Request, d *demand, vs []victim, at []spot, gone map[*Holder]bool) {
 	o := c.withoutVictims(vs)
-	e := Eviction{Preemptor: r.ID, Claim: o.commit(at)}
+	e := Eviction{Preemptor: r.ID, Claim: o.commit(r.ID, at, nil)}
 	for _, v := range vs {
 		gone[v.h] = true
 		why := fmt.Sprintf("preempted for %s (%s)", cmp.Or(r.Name, r.ID), standingText(&r.Spec, v.h.Spec))
