@@ -45,11 +45,18 @@ func stopping(g *Group) Decision {
 	if !g.StopAsked {
 		code, text = api.ReasonOwnerGone, "stopped: the process that owns the job is gone"
 	}
+	limit := g.StopAsked && g.TimeLimit
+	if limit {
+		code, text = api.ReasonLimit, g.StopReason
+	}
 	a := g.Attempt
 	if a != nil && !a.Ended && !a.allGone() {
 		return Decision{Action: Stop, Reason: reason(code, "%s; %s", text, a.progress())}
 	}
 	d := Decision{Action: Finish, State: api.Stopped, Reason: reason(code, "%s", text)}
+	if limit {
+		d.State, d.ExitCode = api.Failed, api.ExitRetry
+	}
 	if a != nil && !a.Ended {
 		d.End = &End{Cause: api.CauseNone, Ledger: g.Ledger.copy()}
 	}
@@ -59,10 +66,10 @@ func stopping(g *Group) Decision {
 // between decides while no attempt is open.
 func between(g *Group, now time.Time) Decision {
 	switch {
-	case g.State == api.Held || g.State == api.Suspended:
-		return wait(api.ReasonHeld, "%s is %s", g.Job, g.State)
 	case g.Drain != nil && g.Drain.After == ThenStop:
 		return Decision{Action: Finish, State: api.Stopped, Reason: reason(api.ReasonStopped, "stopped: %s", g.Drain.Reason)}
+	case g.State == api.Held || g.State == api.Suspended:
+		return wait(api.ReasonHeld, "%s is %s", g.Job, g.State)
 	case len(g.Lost) > 0:
 		// A gang must be whole before it starts, also if the node was lost between
 		// placement and start (P1).

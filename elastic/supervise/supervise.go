@@ -30,6 +30,7 @@ type Group struct {
 	MinRanks     int64
 	StopAsked    bool
 	StopReason   string
+	TimeLimit    bool // it is stopped because its time limit is reached
 	OwnerGone    bool
 	Drain        *Drain   // nil: none was asked for
 	Attempt      *Attempt // nil before the first

@@ -69,10 +69,10 @@ func (h *Head) neverSized(v *state.View, spec api.JobSpec, gs api.GroupSpec) *ap
 	if p == nil || !spec.Sizes.Any() {
 		return p
 	}
-	s := h.snapshotOf(v)
+	nodes := h.snapshotOf(v).Nodes
 	for _, n := range spec.Sizes.Below(spec.Ranks, maxRanks) {
 		gs.Bundles = slices.Repeat(gs.Bundles[:1], int(n))
-		if schedule.Never(s, gs) == nil {
+		if schedule.Never(nodes, gs) == nil {
 			return nil
 		}
 	}

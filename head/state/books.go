@@ -132,9 +132,12 @@ func (k *taking) take(i int, p api.Placed, need api.Resources) (Bundle, error) {
 	if err := k.t.freeOfClaims(k.g.ID, p, need, u); err != nil {
 		return Bundle{}, err
 	}
-	if err := fit(k.t.Node(p.Node), u, p, need, h); err != nil {
+	n := k.t.Node(p.Node)
+	if err := fit(n, u, p, need, h); err != nil {
 		return Bundle{}, err
 	}
+	h.Models, h.Uses = n.modelsOf(p.Devices), k.g.Spec.Uses
+	h.Domains = k.t.domainsOf(p.Node, h.Uses)
 	k.holds = append(k.holds, h)
 	return Bundle{Node: p.Node, Devices: p.Devices, Hold: h.ID}, nil
 }
@@ -151,11 +154,23 @@ func (k *taking) leave(hold string) bool {
 	return true
 }
 
-func (k *taking) write() {
+// write charges what was taken and left, or says which limit stands against it. A
+// placement is checked here once more because it may have been decided before others that
+// are in the log by now.
+func (k *taking) write() error {
+	b := k.t.newBill()
+	for _, h := range k.holds {
+		b.turn(k.t.Hold(h.ID), h)
+	}
+	if why := b.over(); why != "" {
+		return errors.New(why)
+	}
+	b.write()
 	for _, h := range k.holds {
 		k.t.put(tHold, h)
 	}
 	k.t.meta.AllocSeq = k.seq
+	return nil
 }
 
 // place gives a group every bundle or, with an error, nothing (P1, P2).
@@ -174,9 +189,12 @@ func (t *tx) place(g *Group, placement []api.Placed) error {
 			return err
 		}
 	}
-	k.write()
+	if err := k.write(); err != nil {
+		return err
+	}
 	g.Placed, g.State, g.PlacedAt, g.Index, g.Why = placed, api.GroupPlaced, t.now, t.index, ""
 	g.Claim, g.Leaving = nil, nil
+	g.Begun, g.Since = t.now, 0
 	t.put(tGroup, g)
 	return nil
 }
@@ -191,14 +209,20 @@ func (t *tx) newHold(g *Group, bundle int, node string, seq uint64) *Hold {
 // unplace releases every hold of a group's placement; what processes still use
 // stays charged until they are proven gone (P2).
 func (t *tx) unplace(g *Group) {
-	for _, b := range g.Placed {
-		if h := t.Hold(b.Hold); h != nil {
+	b := t.newBill()
+	for _, p := range g.Placed {
+		if h := t.Hold(p.Hold); h != nil {
 			c := *h
 			c.Releasing, c.Since = true, t.now
+			b.turn(h, &c)
 			t.put(tHold, &c)
 		}
 	}
-	g.Placed = nil
+	b.write()
+	if g.Begun != 0 {
+		g.Ran += t.now - g.Begun
+	}
+	g.Placed, g.Begun, g.Since = nil, 0, t.now
 }
 
 // settle frees what is proven free: releasing holds that no live allocation uses,
@@ -216,13 +240,15 @@ func (t *tx) settle(group string) {
 		}
 	}
 	left := 0
+	var free []*Hold
 	for _, h := range t.HoldsOf(group) {
 		if h.Releasing && !used[h.ID] {
-			t.drop(tHold, h)
+			free = append(free, h)
 			continue
 		}
 		left++
 	}
+	t.dropHolds(free...)
 	g := t.Group(group)
 	if g == nil {
 		return
@@ -249,8 +275,9 @@ func (t *tx) settle(group string) {
 }
 
 // Check verifies the invariants that hold after every command: P1 (a gang holds all
-// or nothing), P2 (one owner of every device) and P8 (what is charged to a node is
-// what holds say, within its capacity, and nothing is held without a cause).
+// or nothing), P2 (one owner of every device) and P8 (what is charged to a node, tenant,
+// queue and capacity is what holds say, within the node's capacity, and nothing is held
+// without a cause).
 func Check(v *View) error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -302,6 +329,7 @@ func Check(v *View) error {
 	for _, n := range v.Nodes() {
 		checkNode(v, n, bad)
 	}
+	checkAccounts(v, bad)
 	return errors.Join(errs...)
 }
 

@@ -54,6 +54,13 @@ const (
 	KindSetSpares
 	KindPreempt
 	KindDropClaim
+	KindPutQueues
+	KindPutReservation
+	KindPutCapacities
+	KindPutSettings
+	KindPutLinks
+	KindParkJob
+	KindEditJob
 )
 
 // Header starts every command: kind byte, then this, then the body.
@@ -104,6 +111,7 @@ type SubmitJob struct {
 	Placement   []api.Placed   `json:"placement,omitempty"`
 	Key         string         `json:"key,omitempty"`
 	Fingerprint string         `json:"fp,omitempty"`
+	User        string         `json:"user,omitempty"`
 }
 
 // CreateGroup makes a placement group, placed at once where the proposer could.
@@ -113,6 +121,7 @@ type CreateGroup struct {
 	Placement   []api.Placed  `json:"placement,omitempty"`
 	Key         string        `json:"key,omitempty"`
 	Fingerprint string        `json:"fp,omitempty"`
+	User        string        `json:"user,omitempty"`
 }
 
 // PlaceGroup places a waiting group: every bundle or nothing; preconditions are
@@ -193,6 +202,8 @@ type StopJob struct {
 	Job     string `json:"job"`
 	GraceNS int64  `json:"grace"`
 	Reason  string `json:"reason"`
+	// Code is the rule by which it ends, if nobody asked: Limit.
+	Code api.ReasonCode `json:"code,omitempty"`
 }
 
 // CommitCheckpoint commits one step of a run (P4).

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/troupe-runtime/troupe/elastic/agree"
 	"github.com/troupe-runtime/troupe/elastic/supervise"
@@ -188,6 +189,27 @@ func TestEveryKind(t *testing.T) {
 		{KindPreempt, Preempt{Group: "g6", Claim: at, Victims: []Victim{{Group: "g5"}}}, ""},
 		{KindDropClaim, DropClaim{Group: "none"}, "not-found"},
 		{KindDropClaim, DropClaim{Group: "g6"}, ""},
+		{KindPutQueues, PutQueues{Queues: []api.Queue{{Name: "q", Parent: "none"}}}, "invalid"},
+		{KindPutQueues, PutQueues{Remove: []string{"none"}}, "not-found"},
+		{KindPutQueues, PutQueues{Queues: []api.Queue{{Name: "t", Tenant: true}, {Name: "q", Parent: "t"}}}, ""},
+		{KindPutQueues, PutQueues{Queues: []api.Queue{{Name: "q", Parent: "t"}}, If: 1}, "conflict"},
+		{KindPutReservation, PutReservation{Reservation: api.Reservation{Name: "r", Count: 1}}, "invalid"},
+		{KindPutReservation, PutReservation{Reservation: api.Reservation{Name: "r", Count: 1, Tenant: "t", End: time.Unix(9, 0)}}, ""},
+		{KindPutReservation, PutReservation{Reservation: api.Reservation{Name: "r"}, Remove: true}, ""},
+		{KindPutCapacities, PutCapacities{Capacities: []api.Capacity{{Name: "c", Level: "none"}}}, "invalid"},
+		{KindPutCapacities, PutCapacities{Capacities: []api.Capacity{{Name: "c", Total: 9}}}, ""},
+		{KindPutSettings, PutSettings{Levels: &[]api.Level{{Name: "rack"}}}, "invalid"},
+		{KindPutSettings, PutSettings{Levels: &[]api.Level{{Name: "rack", Label: "rack"}}}, ""},
+		{KindPutLinks, PutLinks{Links: []api.Link{{A: "n1", B: "n1"}}}, "invalid"},
+		{KindPutLinks, PutLinks{Links: []api.Link{{A: "n1", B: "n2", Checked: time.Unix(1, 0)}}}, ""},
+		{KindSubmitJob, SubmitJob{ID: "w", Spec: api.JobSpec{Name: "w", Ranks: 1, Hold: true}, Group: "pg-w", GroupSpec: &one, Placement: at}, ""},
+		{KindPlaceGroup, PlaceGroup{Group: "pg-w", Placement: at}, "conflict"}, // it is held
+		{KindEditJob, EditJob{Job: "w"}, "invalid"},
+		{KindEditJob, EditJob{Job: "w", Priority: &zero}, ""},
+		{KindParkJob, ParkJob{Job: "none"}, "not-found"},
+		{KindParkJob, ParkJob{Job: "w", State: api.Queued}, ""},
+		{KindParkJob, ParkJob{Job: "w", State: api.Queued}, "conflict"}, // nothing keeps it
+		{KindSupervise, Supervise{Job: "w", Attempt: -1, State: api.Failed, ExitCode: &zero}, ""},
 		{KindAddToken, AddToken{Token: Token{Hash: "short"}}, "invalid"},
 		{KindAddToken, AddToken{Token: Token{Hash: hash, Name: "x", Role: "viewer"}}, ""},
 		{KindRevokeToken, RevokeToken{Hash: "none"}, "not-found"},

@@ -79,6 +79,10 @@ func drainJob(t *tx, c DrainJob) any {
 		return refuse("conflict", "job "+j.ID+" is "+string(j.State)+", which is final")
 	case j.Stop != nil || j.OwnerGone:
 		return refuse("conflict", "job "+j.ID+" is being stopped")
+	case c.Drain.Kind == DrainSuspend && (j.Spec.PlacementGroup != "" || j.Spec.Hosts != nil):
+		return refuse("conflict", "only a job that holds its own placement group can be suspended")
+	case c.Drain.Kind != DrainStop && (j.State == api.Held || j.State == api.Suspended):
+		return refuse("conflict", "job "+j.ID+" is "+string(j.State)+" and runs nothing")
 	case c.Drain.Kind == DrainResize && (c.Drain.Ranks < 1 || j.Spec.PlacementGroup != "" || j.Spec.Hosts != nil):
 		return refuse("invalid", "a resize needs a number of ranks, and a job that holds its own placement group")
 	case c.Drain.Kind == DrainResize && j.Spec.RanksPerNode > 0 && c.Drain.Ranks%j.Spec.RanksPerNode != 0:

@@ -36,16 +36,20 @@ func createGroup(t *tx, c CreateGroup) any {
 	if c.ID == "" || t.Group(c.ID) != nil {
 		return refuse("exists", "placement group "+c.ID+" exists already")
 	}
-	t.newGroup(c.ID, c.Spec, "", c.Placement)
+	if _, err := t.Tree().Path(c.Spec.Tenant, c.Spec.Queue); err != nil {
+		return refuse("invalid", err.Error())
+	}
+	t.newGroup(&Group{ID: c.ID, Spec: c.Spec, User: c.User}, c.Placement)
 	return &Made{ID: c.ID}
 }
 
 // newGroup queues a group and places it at once if it may and fits.
-func (t *tx) newGroup(id string, spec api.GroupSpec, job string, placement []api.Placed) bool {
-	g := &Group{ID: id, Spec: spec, State: api.GroupPending, Job: job, Seq: t.index, Created: t.now, Index: t.index}
+func (t *tx) newGroup(g *Group, placement []api.Placed) bool {
+	g.State, g.Seq, g.Created, g.Since, g.Index = api.GroupPending, t.index, t.now, t.now, t.index
+	g.Expect = t.expect(g)
 	t.put(tGroup, g)
-	t.event("pg-created", "pg/"+id, "%s, %s", plural(len(spec.Bundles), "bundle"), spec.Strategy)
-	if placement == nil {
+	t.event("pg-created", "pg/"+g.ID, "%s, %s", plural(len(g.Spec.Bundles), "bundle"), g.Spec.Strategy)
+	if placement == nil || g.Parked != "" {
 		return false
 	}
 	c := *g
@@ -76,6 +80,9 @@ func placeGroup(t *tx, c PlaceGroup) any {
 	}
 	if g.State != api.GroupPending {
 		return refuse("conflict", "placement group "+g.ID+" is "+string(g.State))
+	}
+	if g.Parked != "" {
+		return refuse("conflict", "placement group "+g.ID+" is "+g.Parked)
 	}
 	w := *g
 	if err := t.place(&w, c.Placement); err != nil {
@@ -148,17 +155,16 @@ func releaseGroup(t *tx, c ReleaseGroup) any {
 		}
 	}
 	w := *g
-	w.Keep = nil
-	for _, b := range g.Placed {
-		if n := t.Node(b.Node); n != nil && n.Schedulable() {
-			w.Keep = append(w.Keep, b.Node)
-		}
-	}
+	w.Keep = t.livingNodes(g)
 	t.unplace(&w)
 	w.State, w.Why, w.Index = api.GroupPending, c.Why, t.index
+	j := t.Job(g.Job)
+	if j != nil && j.Stop == nil && j.Drain != nil && j.Drain.Kind == DrainSuspend {
+		w.Parked = "suspended: " + j.Drain.Reason
+	}
 	t.put(tGroup, &w)
 	t.settle(w.ID)
-	if j := t.Job(g.Job); j != nil && !j.State.Terminal() {
+	if j != nil && !j.State.Terminal() {
 		jw := *j
 		jw.Index = t.index
 		if j.Stop == nil {
@@ -204,7 +210,9 @@ func (t *tx) move(g *Group, placement []api.Placed) error {
 		}
 		k.leave(old.Hold)
 	}
-	k.write()
+	if err := k.write(); err != nil {
+		return err
+	}
 	g.Placed, g.PlacedAt, g.Index, g.Why = placed, t.now, t.index, ""
 	t.put(tGroup, g)
 	for _, a := range all[Alloc](t.txn, tAlloc, "group", g.ID) {

@@ -30,14 +30,22 @@ func submitJob(t *tx, c SubmitJob) any {
 	}
 	j := Job{
 		ID: c.ID, ULID: c.ULID, Spec: c.Spec, State: api.Queued, Group: c.Group,
-		Seq: t.index, Created: t.now, Index: t.index,
+		Seq: t.index, Created: t.now, Index: t.index, User: c.User,
+	}
+	if _, err := t.Tree().Path(c.Spec.Tenant, c.Spec.Queue); err != nil {
+		return refuse("invalid", err.Error())
+	}
+	parked := ""
+	if c.Spec.Hold {
+		parked = "held: submitted so"
+		j.State, j.Reason = api.Held, &api.Reason{Code: api.ReasonHeld, Text: parked, Frees: freesParked(j.ID, api.Held)}
 	}
 	t.event("job-submitted", "job/"+j.ID, "%s of %s, run %s", plural(c.Spec.Ranks, "rank"), c.Spec.Name, name)
 	if c.GroupSpec != nil {
 		if t.Group(c.Group) != nil {
 			return refuse("exists", "placement group "+c.Group+" exists already")
 		}
-		if t.newGroup(c.Group, *c.GroupSpec, c.ID, c.Placement) {
+		if t.newGroup(&Group{ID: c.Group, Spec: *c.GroupSpec, Job: c.ID, User: c.User, Parked: parked}, c.Placement) {
 			j.State = api.Reserved
 		}
 	} else {
@@ -95,7 +103,7 @@ func stopJob(t *tx, c StopJob) any {
 		return nil
 	}
 	w := *j
-	w.Stop = &Stop{GraceNS: c.GraceNS, Reason: c.Reason, At: t.now}
+	w.Stop = &Stop{GraceNS: c.GraceNS, Reason: c.Reason, At: t.now, Code: c.Code}
 	w.State, w.Index = api.Stopping, t.index
 	t.put(tJob, &w)
 	t.event("job-stopping", "job/"+j.ID, "%s", c.Reason)
@@ -414,6 +422,7 @@ func (t *tx) afterEnd(w *Job) {
 	t.dropGone(w.ID)
 	if g := t.Group(w.Group); g != nil {
 		if g.Job == w.ID {
+			t.past(w, g)
 			t.remove(g, "its job "+w.ID+" has ended")
 		} else {
 			t.settle(g.ID)

@@ -30,6 +30,7 @@ type world struct {
 	newest map[string]int64 // committed step by run
 	gen    uint64
 	jobs   int
+	quotas
 }
 
 // ghost is what may run of an allocation until something has proven that it does not.
@@ -99,6 +100,7 @@ func (w *world) groupSpec() api.GroupSpec {
 		}
 		spec.Bundles = append(spec.Bundles, api.Bundle{Resources: r})
 	}
+	w.belongs(&spec)
 	return spec
 }
 
@@ -280,6 +282,7 @@ func (w *world) ghosts() []string {
 func (w *world) check() {
 	v := w.s.View()
 	current := map[string]bool{}
+	w.charged = map[string]int64{}
 	want := map[string]unit.MilliCPU{}
 	owner := map[string]string{}
 	for id, placed := range w.groups {
@@ -290,6 +293,7 @@ func (w *world) check() {
 		for i, b := range g.Placed {
 			current[b.Hold] = true
 			want[b.Node] += w.specs[id].Bundles[i].CPU
+			w.charge(w.specs[id], i)
 			for _, d := range b.Devices {
 				if other := owner[d]; other != "" {
 					w.t.Fatalf("P2: device %s belongs to %s and to %s", d, other, id)
@@ -315,6 +319,7 @@ func (w *world) check() {
 			w.t.Fatalf("P8: node %s is charged %d, held and running is %d", n, got, want[n])
 		}
 	}
+	w.checkQuotas(v)
 	for id, s := range w.ended {
 		if j := v.Job(id); j == nil || j.State != s {
 			w.t.Fatalf("P9: job %s has ended as %s and is %+v", id, s, j)
@@ -337,11 +342,12 @@ func TestModel(t *testing.T) {
 		for _, n := range worldNodes {
 			w.register(n, true)
 		}
+		w.declare()
 		actions := map[string]func(*rapid.T){
 			"submit": func(*rapid.T) {
 				w.jobs++
 				id, gs := fmt.Sprintf("j%d", w.jobs), w.groupSpec()
-				cmd := SubmitJob{ID: id, Spec: api.JobSpec{Name: id, Ranks: int64(len(gs.Bundles)), Run: fmt.Sprintf("run%d", w.draw("run", 4))}, Group: "pg-" + id, GroupSpec: &gs}
+				cmd := SubmitJob{ID: id, Spec: api.JobSpec{Name: id, Ranks: int64(len(gs.Bundles)), Run: fmt.Sprintf("run%d", w.draw("run", 4)), Tenant: gs.Tenant, Queue: gs.Queue, Hold: w.draw("hold", 6) == 0}, Group: "pg-" + id, GroupSpec: &gs}
 				if w.draw("placed", 2) == 0 {
 					cmd.Placement = w.placement(gs)
 				}
@@ -402,6 +408,9 @@ func TestModel(t *testing.T) {
 					w.do(KindCancelDrain, CancelDrain{Job: id})
 				}
 			},
+			"queues":   func(*rapid.T) { w.declare() },
+			"park":     func(*rapid.T) { w.park(w.pick("job", w.jobIDs())) },
+			"edit":     func(*rapid.T) { w.edit(w.pick("job", w.jobIDs())) },
 			"resize":   func(*rapid.T) { w.resize(w.pick("job", w.jobIDs())) },
 			"preempt":  func(*rapid.T) { w.preempt() },
 			"propose":  func(*rapid.T) { w.propose(w.pick("job", w.jobIDs())) },

@@ -122,7 +122,7 @@ func (j *Job) left(d *Drain, now int64) {
 		return
 	}
 	if d.Kind == DrainSuspend {
-		j.State, j.Reason = api.Suspended, &api.Reason{Code: api.ReasonHeld, Text: d.Reason, Frees: "troupe job resume"}
+		j.State, j.Reason = api.Suspended, &api.Reason{Code: api.ReasonHeld, Text: d.Reason, Frees: freesParked(j.ID, api.Suspended)}
 		return
 	}
 	j.Evictions++

@@ -32,6 +32,7 @@ const (
 var (
 	keptEvents   uint64 = MaxEvents
 	keptTerminal int64  = MaxTerminalJobs
+	keptPast            = MaxTerminalJobs // names of which the last runs are known
 	keptKeys     int64  = MaxIdempotency
 )
 
@@ -50,6 +51,7 @@ type Meta struct {
 	AllocSeq uint64 `json:"allocSeq"`
 	Terminal int64  `json:"terminal"` // terminal jobs kept
 	Keys     int64  `json:"keys"`     // idempotency keys kept
+	Pasts    int64  `json:"pasts,omitempty"`
 }
 
 // Node is one machine that has registered.
@@ -97,6 +99,17 @@ type Group struct {
 	// Claim is where it goes once what Leaving names has left: nobody else may take it.
 	Claim   []api.Placed `json:"claim,omitempty"`
 	Leaving []string     `json:"leaving,omitempty"` // groups
+	// Parked is why it is not to be placed although it waits: its job is held or suspended.
+	Parked string `json:"parked,omitempty"`
+	// Since is when it began to wait, Begun when it got what it holds now, ns; Ran is how
+	// long it held something before, which its time limit counts.
+	Since int64 `json:"since,omitempty"`
+	Begun int64 `json:"begun,omitempty"`
+	Ran   int64 `json:"ran,omitempty"`
+	// Expect is how long it is expected to hold what it asks for, ns.
+	Expect int64 `json:"expect,omitempty"`
+	// User asked for it.
+	User string `json:"user,omitempty"`
 }
 
 // Bundle is where one bundle of a placed group stands.
@@ -120,6 +133,11 @@ type Hold struct {
 	Queue     string        `json:"queue"`
 	Releasing bool          `json:"releasing,omitempty"`
 	Since     int64         `json:"since"`
+	// Models of its devices, one word for all that are equal; Uses is what it takes of
+	// capacities, and Domains where of those that each domain has of its own.
+	Models  []string    `json:"models,omitempty"`
+	Uses    api.Amounts `json:"uses,omitempty"`
+	Domains []string    `json:"domains,omitempty"`
 }
 
 // Alloc is the processes of one job on one node; they use the listed holds.
@@ -192,6 +210,7 @@ type Job struct {
 	Started   int64  `json:"started,omitempty"`
 	Ended     int64  `json:"ended,omitempty"`
 	Index     uint64 `json:"index"`
+	User      string `json:"user,omitempty"` // who submitted it
 }
 
 // Stop is a user's order to end a job.
@@ -199,6 +218,8 @@ type Stop struct {
 	GraceNS int64  `json:"grace"`
 	Reason  string `json:"reason"`
 	At      int64  `json:"at"`
+	// Code is the rule by which it ends, if nobody asked: Limit.
+	Code api.ReasonCode `json:"code,omitempty"`
 }
 
 // Attempt is one start of a worker group.

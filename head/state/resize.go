@@ -107,7 +107,9 @@ func (t *tx) resize(g *Group, c ResizeGroup) error {
 			changed[old.Node] = true
 		}
 	}
-	k.write()
+	if err := k.write(); err != nil {
+		return err
+	}
 	g.Placed, g.Spec.Bundles, g.PlacedAt, g.Index, g.Why = placed, bundles, t.now, t.index, ""
 	t.put(tGroup, g)
 	// An allocation whose bundles are others now ends before its successor starts.

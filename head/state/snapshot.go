@@ -51,6 +51,13 @@ var sections = []section{
 	{9, tEvent, "id", func() any { return new(Event) }},
 	{10, tIdem, "id", func() any { return new(Idempotency) }},
 	{11, tToken, "id", func() any { return new(Token) }},
+	{12, tQueue, "id", func() any { return new(Queue) }},
+	{13, tAccount, "id", func() any { return new(Account) }},
+	{14, tReservation, "id", func() any { return new(Reservation) }},
+	{15, tCapacity, "id", func() any { return new(Capacity) }},
+	{16, tLink, "id", func() any { return new(Link) }},
+	{17, tSettings, "id", func() any { return new(Settings) }},
+	{18, tPast, "id", func() any { return new(Past) }},
 }
 
 // Snapshot captures the state in constant time; Persist may run beside Apply.
@@ -122,7 +129,7 @@ func (s *Store) Restore(r io.Reader) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.db, s.index, s.term, s.journal = db, index, term, journal{}
+	s.db, s.index, s.term = db, index, term
 	close(s.changed)
 	s.changed = make(chan struct{})
 	return nil

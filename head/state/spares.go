@@ -50,11 +50,13 @@ func (t *tx) freeSpares(g *Group) {
 	if g.Spares == 0 {
 		return
 	}
+	var free []*Hold
 	for _, b := range g.SpareBundles() {
 		if h := t.Hold(b.Hold); h != nil {
-			t.drop(tHold, h)
+			free = append(free, h)
 		}
 	}
+	t.dropHolds(free...)
 	n := len(g.RankBundles())
 	g.Placed, g.Spec.Bundles = g.Placed[:n:n], g.Spec.Bundles[:n:n]
 	g.Spares, g.Index = 0, t.index
@@ -93,7 +95,9 @@ func setSpares(t *tx, c SetSpares) any {
 		}
 		placed, bundles = append(placed, b), append(bundles, bundles[0])
 	}
-	k.write()
+	if err := k.write(); err != nil {
+		return refuse("conflict", "the spare nodes of "+g.ID+" are over a limit: "+err.Error())
+	}
 	w.Placed, w.Spec.Bundles, w.Spares, w.Index = placed, bundles, int64(len(c.Placement)), t.index
 	t.put(tGroup, &w)
 	t.event("spares-changed", "job/"+j.ID, "%s, %d before: %s", plural(len(w.SpareNodes()), "spare node"), before, c.Why)

@@ -22,6 +22,14 @@ const (
 	tEvent      = "event"
 	tIdem       = "idem"
 	tToken      = "token"
+
+	tQueue       = "queue"
+	tAccount     = "account"
+	tReservation = "reservation"
+	tCapacity    = "capacity"
+	tLink        = "link"
+	tSettings    = "settings"
+	tPast        = "past"
 )
 
 func stringID(field string) *memdb.IndexSchema {
@@ -58,7 +66,7 @@ func schema() *memdb.DBSchema {
 	for _, t := range []*memdb.TableSchema{
 		table(tMeta, stringID("ID")),
 		table(tNode, stringID("ID")),
-		table(tGroup, stringID("ID"), when("pending", func(g *Group) bool { return g.State == api.GroupPending }), when("claims", func(g *Group) bool { return len(g.Claim) > 0 })),
+		table(tGroup, stringID("ID"), when("pending", func(g *Group) bool { return g.State == api.GroupPending && g.Parked == "" }), when("claims", func(g *Group) bool { return len(g.Claim) > 0 })),
 		table(tHold, stringID("ID"), by("group", "Group", false), by("node", "Node", false)),
 		table(tAlloc, stringID("ID"), by("job", "Job", false), by("node", "Node", false), by("group", "Group", false)),
 		table(tJob, stringID("ID"), seq("Seq", "seq"), by("group", "Group", true),
@@ -69,6 +77,13 @@ func schema() *memdb.DBSchema {
 		table(tEvent, seq("Seq", "id")),
 		table(tIdem, stringID("Key"), seq("Seq", "seq")),
 		table(tToken, stringID("Hash")),
+		table(tQueue, stringID("Name")),
+		table(tAccount, stringID("ID")),
+		table(tReservation, stringID("Name")),
+		table(tCapacity, stringID("Name")),
+		table(tLink, stringID("ID")),
+		table(tSettings, stringID("ID")),
+		table(tPast, stringID("ID"), seq("Seq", "seq")),
 	} {
 		s.Tables[t.Name] = t
 	}

@@ -79,6 +79,9 @@ type Queue struct {
 	Paused string `json:"paused,omitempty"` // why
 	// Pools that it may use; empty: all.
 	Pools []string `json:"pools,omitempty"`
+	// Access are labels of data sets and models that a tenant may use, its own besides those
+	// of the tenants above it; a label that no tenant names is everybody's.
+	Access []string `json:"access,omitempty"`
 }
 
 // Reservation keeps nodes, or a number of them, for a time.

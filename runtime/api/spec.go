@@ -96,6 +96,11 @@ type JobSpec struct {
 	Queue    string `json:"queue,omitempty"`
 	Priority int64  `json:"priority,omitempty"`
 	Wishes
+	// Hold: it does not start before somebody releases it.
+	Hold bool `json:"hold,omitempty"`
+	// Data are the labels of what it reads, as of data sets and models; its tenant needs
+	// access to each.
+	Data []string `json:"data,omitempty"`
 
 	Restart    RestartPolicy    `json:"restart,omitzero"`
 	Checkpoint CheckpointPolicy `json:"checkpoint,omitzero"`
