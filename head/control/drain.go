@@ -56,7 +56,7 @@ func (h *Head) leaveNode(ctx context.Context, v *state.View, n *state.Node) {
 			case j.Stop != nil || j.OwnerGone:
 			case j.Drain == nil || j.Drain.Kind == state.DrainResize || j.Drain.Kind == state.DrainMove && j.Drain.Tighter(c):
 				h.try(ctx, state.KindDrainJob, state.DrainJob{Job: j.ID, Drain: state.Drain{
-					Kind: state.DrainMove, Node: n.ID, Deadline: c.Deadline, Reason: drainReason(n),
+					Kind: state.DrainMove, Node: n.ID, Deadline: c.Deadline, Reason: n.DrainReason(),
 				}})
 			case j.Drain.Tighter(c):
 				d := *j.Drain // it ends anyway, and now by the node's deadline
@@ -65,37 +65,8 @@ func (h *Head) leaveNode(ctx context.Context, v *state.View, n *state.Node) {
 			}
 		}
 		if !runs {
-			h.try(ctx, state.KindReleaseGroup, state.ReleaseGroup{Group: g.ID, Placement: h.replacement(v, g), Why: drainReason(n)})
+			h.try(ctx, state.KindReleaseGroup, state.ReleaseGroup{Group: g.ID, Placement: h.replacement(v, g), Why: n.DrainReason()})
 		}
-	}
-}
-
-func drainReason(n *state.Node) string {
-	name := n.Info.Name
-	if name == "" {
-		name = n.ID
-	}
-	switch c := n.Cordoned(); {
-	case c == nil || c.Reason == "":
-		return "node " + name + " is drained"
-	case n.Notice != nil:
-		return c.Reason // which names the node
-	default:
-		return "node " + name + " is drained: " + c.Reason
-	}
-}
-
-// whyNot is why a node takes nothing new.
-func whyNot(n *state.Node) string {
-	switch c := n.Cordoned(); {
-	case n.State != api.NodeReady || c == nil:
-		return n.Why
-	case c.Drain:
-		return drainReason(n)
-	case c.Reason == "":
-		return "cordoned"
-	default:
-		return "cordoned: " + c.Reason
 	}
 }
 

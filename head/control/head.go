@@ -18,6 +18,7 @@ import (
 	headapi "github.com/troupe-runtime/troupe/head/api"
 	"github.com/troupe-runtime/troupe/head/packages"
 	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/head/survey"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/bus"
 	"github.com/troupe-runtime/troupe/runtime/clock"
@@ -102,10 +103,11 @@ func (t Timing) withDefaults() Timing {
 // Head is the control side of one head.
 type Head struct {
 	Options
-	nodes *sessions
-	kick  chan struct{} // something outside the state changed
-	look  chan struct{} // something was heard of a node, or its connection ended
-	ck    *checkpoints
+	nodes  *sessions
+	survey *survey.Survey
+	kick   chan struct{} // something outside the state changed
+	look   chan struct{} // something was heard of a node, or its connection ended
+	ck     *checkpoints
 	// asked is when a job was last asked to save because its time had come.
 	asked  map[string]time.Time
 	saves  saves // checkpoints that are wanted beside those of every N steps
@@ -134,6 +136,7 @@ func New(o Options) *Head {
 	o.Timing = o.Timing.withDefaults()
 	h := &Head{Options: o, kick: make(chan struct{}, 1), look: make(chan struct{}, 1)}
 	h.nodes = newSessions(o.Clock)
+	h.survey = survey.New(o.Store, survey.Seen{Devices: h.nodes.said, Skip: ofHosts})
 	h.ck = newCheckpoints(h)
 	h.verify = newVerifier(o.Log)
 	return h

@@ -8,6 +8,7 @@ import (
 
 	"github.com/troupe-runtime/troupe/elastic/supervise"
 	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/head/survey"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/unit"
 )
@@ -172,7 +173,7 @@ func (h *Head) bundlesOn(v *state.View, j *state.Job, members []string) (bundles
 		n := v.Node(id)
 		now := h.nodes.devices(id)
 		for _, g := range n.Info.GPUs {
-			if healthy(g.Health, now[g.UUID].Health) {
+			if survey.Healthy(g.Health, now[g.UUID].Health) {
 				devices[id] = append(devices[id], g.UUID)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/troupe-runtime/troupe/elastic/supervise"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/head/survey"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/wire"
 )
@@ -40,10 +41,10 @@ func (h *Head) canDoWithout(v *state.View, j *state.Job, node string) bool {
 	var others []*schedule.Node
 	for _, n := range v.Nodes() {
 		if n.ID != node && n.State == api.NodeReady && avoid[n.ID] == "" {
-			others = append(others, nodeOf(v, n, h.nodes.devices(n.ID)))
+			others = append(others, survey.Node(v, n, h.nodes.said(n.ID)))
 		}
 	}
-	return len(others) > 0 && schedule.Never(others, g.Spec) == nil
+	return len(others) > 0 && schedule.Never(&schedule.Snapshot{Nodes: others}, g.Spec) == nil
 }
 
 // nodeNamed finds the node of a job's newest attempt that people know by a name.
@@ -107,15 +108,7 @@ func newestOf(steps []wire.RankStep) int64 {
 
 // avoided are the nodes that a job keeps off now, with what people are to know of it.
 func (h *Head) avoided(v *state.View, job string) map[string]string {
-	j := v.Job(job)
-	if j == nil || len(j.Excluded) == 0 {
-		return nil
-	}
-	out := map[string]string{}
-	for _, x := range j.Barred(h.Clock.Now().UnixNano()) {
-		out[x.Node] = fmt.Sprintf("excluded until %s: %s", at(x.Until).Format("15:04:05"), x.Why)
-	}
-	return out
+	return survey.Avoided(v.Job(job), h.Clock.Now().UnixNano())
 }
 
 // nextReturn is when the first exclusion of a job that lives ends, in nanoseconds; 0:
@@ -190,7 +183,7 @@ func (h *Head) gpuFault(v *state.View, al *state.Alloc) string {
 			continue
 		}
 		for _, uuid := range hold.Devices {
-			if word := devices[uuid].Health; !healthy(word) && word != "unknown" && word != "busy" {
+			if word := devices[uuid].Health; !survey.Healthy(word) && word != "unknown" && word != "busy" {
 				return fmt.Sprintf("GPU %s is %s", uuid, word)
 			}
 		}

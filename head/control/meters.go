@@ -10,6 +10,7 @@ import (
 	"github.com/troupe-runtime/troupe/elastic/plan"
 	headapi "github.com/troupe-runtime/troupe/head/api"
 	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/head/survey"
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
@@ -159,7 +160,7 @@ func (h *Head) Measures(ctx context.Context) (headapi.Measures, error) {
 			switch d := u.Devices[g.UUID]; {
 			case n.State == api.NodeLost:
 				out.GPUs["lost"]++
-			case !healthy(g.Health, devices[g.UUID].Health):
+			case !survey.Healthy(g.Health, devices[g.UUID].Health):
 				out.GPUs["unhealthy"]++
 			case d.Whole || d.Share > 0:
 				out.GPUs["busy"]++

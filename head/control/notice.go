@@ -43,7 +43,7 @@ func (h *Head) onNotice(ctx context.Context, node string, data []byte) (any, err
 	h.Kick()
 	ack := wire.NoticeAck{Number: m.Number}
 	if n := h.Store.View().Node(node); m.Withdrawn && n != nil && n.Cordoned() != nil {
-		ack.Stays = whyNot(n)
+		ack.Stays = n.WhyNot()
 	}
 	return ack, nil
 }

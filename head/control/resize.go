@@ -7,6 +7,7 @@ import (
 
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/head/survey"
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
@@ -94,7 +95,7 @@ func (h *Head) placeBeside(v *state.View, g *state.Group, spec api.GroupSpec, st
 			s.Own(i).Ready = false
 		}
 	}
-	bundles, _ := planOne(s, &schedule.Request{ID: g.ID, Name: groupName(v, g), Spec: spec, Seq: g.Seq, Avoid: h.avoided(v, g.Job)}, h.Clock.Now())
+	bundles, _ := planOne(s, &schedule.Request{ID: g.ID, Name: survey.Name(v, g), Spec: spec, Seq: g.Seq, Avoid: h.avoided(v, g.Job)}, h.Clock.Now())
 	return bundles
 }
 

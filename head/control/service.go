@@ -246,7 +246,7 @@ func (h *Head) never(v *state.View, spec api.GroupSpec) *api.Problem {
 	if len(s.Nodes) == 0 {
 		return nil
 	}
-	r := schedule.Never(s.Nodes, spec)
+	r := schedule.Never(s, spec)
 	if r == nil {
 		return nil
 	}

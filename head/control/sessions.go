@@ -207,6 +207,16 @@ func (s *sessions) devices(node string) map[string]api.GPU {
 	return out
 }
 
+// said is the same as it was told: nobody changes it.
+func (s *sessions) said(node string) []api.GPU {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.byID[node]; n != nil {
+		return n.gpus
+	}
+	return nil
+}
+
 func (s *sessions) known(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

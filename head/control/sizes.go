@@ -69,10 +69,10 @@ func (h *Head) neverSized(v *state.View, spec api.JobSpec, gs api.GroupSpec) *ap
 	if p == nil || !spec.Sizes.Any() {
 		return p
 	}
-	nodes := h.snapshotOf(v).Nodes
+	s := h.snapshotOf(v)
 	for _, n := range spec.Sizes.Below(spec.Ranks, maxRanks) {
 		gs.Bundles = slices.Repeat(gs.Bundles[:1], int(n))
-		if schedule.Never(nodes, gs) == nil {
+		if schedule.Never(s, gs) == nil {
 			return nil
 		}
 	}

@@ -211,9 +211,9 @@ func (h *Head) whyNode(v *state.View, n *state.Node) api.Why {
 	if c.Notice != nil {
 		frees = "the end of its notice, or " + frees
 	}
-	w.Reasons = append(w.Reasons, api.Reason{Code: api.ReasonPolicy, Text: whyNot(n), Where: n.ID, Frees: frees})
+	w.Reasons = append(w.Reasons, api.Reason{Code: api.ReasonPolicy, Text: n.WhyNot(), Where: n.ID, Frees: frees})
 	if n.State == api.NodeReady {
-		w.Answer = fmt.Sprintf("It takes nothing new: %s.", whyNot(n))
+		w.Answer = fmt.Sprintf("It takes nothing new: %s.", n.WhyNot())
 		if c.Drain {
 			w.Answer += " " + leftText(c)
 		}

@@ -14,7 +14,7 @@ func (x *explainer) avoidReason(d *demand) (api.Reason, bool) {
 	}
 	var who, said []string
 	for ni := range x.empty.nodes {
-		n := &x.empty.nodes[ni]
+		n := x.empty.nodes[ni]
 		why, ok := d.avoid[n.id]
 		if !ok || !d.inPool(n) {
 			continue

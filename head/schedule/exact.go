@@ -17,8 +17,9 @@ import (
 type loadSet []int8
 
 // placeExact decides PACK, SPREAD and STRICT_PACK for at most exactBundles bundles.
-func placeExact(o *overlay, d *demand) outcome {
-	s := &partition{o: o, d: d, want: make(loadSet, len(d.classes)), proven: true}
+func placeExact(a *area) outcome {
+	o, d := a.o, a.d
+	s := &partition{a: a, o: o, d: d, want: make(loadSet, len(d.classes)), proven: true}
 	for ci, c := range d.classes {
 		s.want[ci] = int8(len(c.bundles))
 	}
@@ -32,7 +33,7 @@ func placeExact(o *overlay, d *demand) outcome {
 	for i, p := range s.best {
 		ni := s.bestNodes[i]
 		n := o.nodes[ni].clone()
-		got, _, _ := arrange(&n, ni, d, s.load(p))
+		got, _, _ := arrange(n, ni, d, s.load(p))
 		spots = append(spots, got...)
 	}
 	return outcome{spots: spots, proven: s.proven}
@@ -40,6 +41,7 @@ func placeExact(o *overlay, d *demand) outcome {
 
 // partition is one search. A part is a number: its load in mixed radix.
 type partition struct {
+	a      *area
 	o      *overlay
 	d      *demand
 	want   loadSet
@@ -94,7 +96,10 @@ func (s *partition) nodesForParts() {
 		loads[p] = s.load(p)
 	}
 	fits := make([]bool, s.size)
-	for ni := range s.o.nodes {
+	s.a.each(func(ni int) {
+		if !slices.ContainsFunc(s.a.tallies, func(t tally) bool { return t.node[ni] > 0 }) {
+			return
+		}
 		fits[0] = true
 		for p := 1; p < s.size; p++ {
 			fits[p] = s.fitsPart(ni, p, loads[p], fits)
@@ -102,24 +107,24 @@ func (s *partition) nodesForParts() {
 				s.remember(ni, p, loads[p])
 			}
 		}
-	}
+	})
 }
 
 func (s *partition) fitsPart(ni, p int, load loadSet, fits []bool) bool {
-	n := &s.o.nodes[ni]
+	n := s.o.nodes[ni]
 	for ci, k := range load {
 		if k > 0 && (!fits[p-s.radix[ci]] || !s.d.serves(n, s.d.classes[ci])) {
 			return false
 		}
 	}
 	copied := n.clone()
-	_, ok, exact := arrange(&copied, ni, s.d, load)
+	_, ok, exact := arrange(copied, ni, s.d, load)
 	s.proven = s.proven && (ok || exact)
 	return ok
 }
 
 func (s *partition) remember(ni, p int, load loadSet) {
-	n := &s.o.nodes[ni]
+	n := s.o.nodes[ni]
 	var cpu, mem, gpu int64
 	for ci, k := range load {
 		c := s.d.classes[ci]

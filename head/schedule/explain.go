@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/unit"
@@ -20,6 +21,7 @@ const (
 // explainer says why requests wait, on the capacity that is left after the cycle (P7).
 type explainer struct {
 	s       *Snapshot
+	now     time.Time
 	free    *overlay // at the end of the cycle
 	start   *overlay // at its beginning
 	empty   *overlay
@@ -28,8 +30,8 @@ type explainer struct {
 	at      map[string]int // node id → index in any of the overlays
 }
 
-func newExplainer(s *Snapshot, free *overlay, placed []placedNow) *explainer {
-	x := &explainer{s: s, free: free, start: newOverlay(s.Nodes), empty: emptied(s.Nodes), fresh: map[string]*Request{}, at: map[string]int{}}
+func newExplainer(s *Snapshot, now time.Time, free *overlay, placed []placedNow) *explainer {
+	x := &explainer{s: s, free: free, now: now, start: overlayOf(s, now), empty: emptied(s.Nodes, s.Levels), fresh: map[string]*Request{}, at: map[string]int{}}
 	for ni := range x.empty.nodes {
 		x.at[x.empty.nodes[ni].id] = ni
 	}
@@ -54,9 +56,9 @@ func (h *Holder) called() string {
 
 // holderOf turns a placement of this cycle into a holder like any other.
 func (x *explainer) holderOf(p placedNow) *Holder {
-	h := &Holder{Group: p.request.ID, Name: p.request.Name}
-	for i, at := range p.at {
-		b := &p.request.Spec.Bundles[i]
+	h := &Holder{Group: p.request.ID, Name: p.request.Name, Spec: &p.request.Spec}
+	for _, at := range p.at {
+		b := &p.request.Spec.Bundles[at.Bundle]
 		h.Nodes = append(h.Nodes, at.Node)
 		h.CPU, h.Memory, h.GPUs = h.CPU+b.CPU, h.Memory+b.Memory, h.GPUs+b.GPUs
 		held := Held{Node: at.Node, CPU: b.CPU, Memory: b.Memory, Devices: at.Devices, Share: b.Share}
@@ -70,7 +72,7 @@ func (x *explainer) holderOf(p placedNow) *Holder {
 }
 
 func (x *explainer) shareBytesOf(at api.Placed, b *api.Bundle) unit.Bytes {
-	n := &x.start.nodes[x.at[at.Node]]
+	n := x.start.nodes[x.at[at.Node]]
 	for d := range n.gpus {
 		if len(at.Devices) == 1 && n.gpus[d].uuid == at.Devices[0] {
 			return unit.Bytes(n.gpus[d].shareBytes(&class{share: b.Share, gpuMem: int64(b.GPUMemory)}))
@@ -82,7 +84,7 @@ func (x *explainer) shareBytesOf(at api.Placed, b *api.Bundle) unit.Bytes {
 // explain gives at least one reason. The first is the one to show where there is room
 // for one.
 func (x *explainer) explain(r *Request) []api.Reason {
-	d := newDemand(r)
+	d := newDemand(r, x.now)
 	need := d.sum().text(d.sum())
 	if len(r.Spec.Bundles) == 0 {
 		return []api.Reason{{
@@ -96,7 +98,7 @@ func (x *explainer) explain(r *Request) []api.Reason {
 			Missing: need, Frees: "a node that joins the cluster: troupe worker start",
 		}}
 	}
-	if never := Never(x.s.Nodes, r.Spec); never != nil {
+	if never := Never(x.s, r.Spec); never != nil {
 		return []api.Reason{*never}
 	}
 
@@ -186,12 +188,13 @@ func (x *explainer) healthReason(d *demand) (reason api.Reason, ill, cure bool) 
 	well := x.free.clone()
 	var who, said []string
 	for ni := range well.nodes {
-		n := &well.nodes[ni]
+		n := well.nodes[ni]
 		if !d.inPool(n) || !slices.ContainsFunc(d.classes, func(c *class) bool {
 			return hasLabels(n, c) && x.empty.nodes[ni].count(c, 1) > 0
 		}) {
 			continue
 		}
+		n = n.clone()
 		if !n.ready {
 			n.ready = true
 			who = append(who, n.name)
@@ -205,6 +208,9 @@ func (x *explainer) healthReason(d *demand) (reason api.Reason, ill, cure bool) 
 				why = cmp.Or(why, n.gpus[g].why)
 				sick++
 			}
+		}
+		if well.nodes[ni].ready != n.ready || sick > 0 {
+			well.set(ni, n)
 		}
 		if sick > 0 {
 			who = append(who, n.name)
@@ -268,7 +274,7 @@ func (x *explainer) inTheWay(d *demand, h *Holder, lack amount) bool {
 		if !ok {
 			continue
 		}
-		n := &x.empty.nodes[ni]
+		n := x.empty.nodes[ni]
 		if !d.inPool(n) {
 			continue
 		}
@@ -329,14 +335,20 @@ func (x *explainer) frees(d *demand, blockers []*Holder, cure bool) string {
 
 // fitsWithout reports whether the request is proven to fit once the holders are gone.
 func (x *explainer) fitsWithout(d *demand, gone []*Holder) bool {
-	o := x.free.clone()
+	o := x.free
+	defer o.back(o.mark())
 	for i := range gone {
 		if len(gone[i].Bundles) == 0 {
 			return false
 		}
 		for _, b := range gone[i].Bundles {
 			if ni, ok := x.at[b.Node]; ok {
-				o.nodes[ni].giveBack(b)
+				n := o.nodes[ni].clone()
+				n.giveBack(b)
+				if n.held == gone[i].Group {
+					n.held = ""
+				}
+				o.set(ni, n)
 			}
 		}
 	}

@@ -182,7 +182,7 @@ func TestNever(t *testing.T) {
 		{"memory of a whole device", eight, gang("a", 1, api.Bundle{Resources: api.Resources{GPUs: 1, GPUMemory: 80 * gib}}), "the bundle needs 1 GPU (each with 80GiB usable) on one node; the largest node, n1, has 0 GPUs of that memory; 1 GPU missing"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := Never(tc.in.Nodes, tc.r.request.Spec)
+			got := Never(tc.in, tc.r.request.Spec)
 			if got == nil {
 				if tc.want != "" {
 					t.Fatalf("not refused, want %q", tc.want)

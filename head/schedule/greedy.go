@@ -10,27 +10,28 @@ import (
 // outcome never claims a proof.
 
 // placeOneNode serves STRICT_PACK: the best-fitting node that holds everything.
-func placeOneNode(o *overlay, d *demand) outcome {
+func placeOneNode(a *area) outcome {
+	o, d := a.o, a.d
 	all := make([]int8, len(d.classes))
 	for ci, c := range d.classes {
 		if len(c.bundles) > 127 {
-			return placeOneNodeInOrder(o, d)
+			return placeOneNodeInOrder(a)
 		}
 		all[ci] = int8(len(c.bundles))
 	}
 	best, proven := fit{node: -1}, true
 	var spots []spot
-	for ni := range o.nodes {
-		if !d.servesAll(&o.nodes[ni]) {
+	for _, ni := range a.list() {
+		if !d.servesAll(o.nodes[ni]) {
 			continue
 		}
 		n := o.nodes[ni].clone()
-		got, ok, exact := arrange(&n, ni, d, all)
+		got, ok, exact := arrange(n, ni, d, all)
 		proven = proven && (ok || exact)
 		if !ok {
 			continue
 		}
-		f := fit{node: ni, kept: d.keep[n.id], waste: d.wasteAfter(&n)}
+		f := fit{node: ni, kept: d.keep[n.id], waste: d.wasteAfter(n)}
 		if best.node < 0 || betterFit(f, best) < 0 {
 			best, spots = f, got
 		}
@@ -48,22 +49,23 @@ func (d *demand) servesAll(n *nodeState) bool {
 }
 
 // placeOneNodeInOrder is for hundreds of bundles of a kind: no search among devices.
-func placeOneNodeInOrder(o *overlay, d *demand) outcome {
+func placeOneNodeInOrder(a *area) outcome {
+	o, d := a.o, a.d
 	best := fit{node: -1}
 	var spots []spot
-	for ni := range o.nodes {
-		if !d.servesAll(&o.nodes[ni]) {
+	for _, ni := range a.list() {
+		if !d.servesAll(o.nodes[ni]) {
 			continue
 		}
 		n := o.nodes[ni].clone()
 		var got []spot
 		for _, c := range d.classes {
-			got = takeMany(&n, ni, c, int64(len(c.bundles)), got)
+			got = o.takeMany(n, ni, c, int64(len(c.bundles)), got)
 		}
 		if len(got) < d.total {
 			continue
 		}
-		f := fit{node: ni, kept: d.keep[n.id], waste: d.wasteAfter(&n)}
+		f := fit{node: ni, kept: d.keep[n.id], waste: d.wasteAfter(n)}
 		if best.node < 0 || betterFit(f, best) < 0 {
 			best, spots = f, got
 		}
@@ -72,7 +74,8 @@ func placeOneNodeInOrder(o *overlay, d *demand) outcome {
 }
 
 // placeGreedyPacked fills nodes one after the other, always the one that takes most.
-func placeGreedyPacked(o *overlay, d *demand) outcome {
+func placeGreedyPacked(a *area) outcome {
+	o, d := a.o, a.d
 	left := make([]int64, len(d.classes))
 	todo := d.total
 	for ci, c := range d.classes {
@@ -83,22 +86,22 @@ func placeGreedyPacked(o *overlay, d *demand) outcome {
 	for todo > 0 {
 		best, most := fit{node: -1}, int64(0)
 		var load []spot
-		for ni := range o.nodes {
+		for _, ni := range a.list() {
 			if used[ni] {
 				continue
 			}
 			n := o.nodes[ni].clone()
-			got, weight := fill(&n, ni, d, left)
+			got, weight := fill(o, n, ni, d, left)
 			if len(got) == 0 {
 				continue
 			}
-			f := fit{node: ni, kept: d.keep[n.id], waste: d.wasteAfter(&n)}
+			f := fit{node: ni, kept: d.keep[n.id], waste: d.wasteAfter(n)}
 			if best.node < 0 || betterLoad(f, weight, best, most) {
 				best, most, load = f, weight, got
 			}
 		}
 		if best.node < 0 {
-			return placeGreedySpread(o, d)
+			return placeGreedySpread(a)
 		}
 		used[best.node] = true
 		spots = append(spots, load...)
@@ -119,13 +122,13 @@ func betterLoad(a fit, aWeight int64, b fit, bWeight int64) bool {
 
 // fill takes what fits of the bundles that are left, the most demanding first. Its
 // weight counts GPUs before bundles.
-func fill(n *nodeState, ni int, d *demand, left []int64) (spots []spot, weight int64) {
+func fill(o *overlay, n *nodeState, ni int, d *demand, left []int64) (spots []spot, weight int64) {
 	for ci, c := range d.classes {
 		if left[ci] == 0 || !d.serves(n, c) {
 			continue
 		}
 		k := n.count(c, left[ci])
-		spots = takeMany(n, ni, c, k, spots)
+		spots = o.takeMany(n, ni, c, k, spots)
 		weight = satAdd(weight, satMul(k, satAdd(1, c.thousandths())))
 	}
 	return spots, weight
@@ -133,15 +136,16 @@ func fill(n *nodeState, ni int, d *demand, left []int64) (spots []spot, weight i
 
 // placeGreedySpread takes the most demanding bundles first and gives each the node
 // with the fewest of the group, then the best fit.
-func placeGreedySpread(o *overlay, d *demand) outcome {
+func placeGreedySpread(a *area) outcome {
+	o, d := a.o, a.d
 	tried := o.clone()
 	used := make([]int64, len(o.nodes))
 	var spots []spot
 	for _, c := range d.classes {
 		for range c.bundles {
 			best := fit{node: -1}
-			for ni := range tried.nodes {
-				n := &tried.nodes[ni]
+			for _, ni := range a.list() {
+				n := tried.nodes[ni]
 				if !d.serves(n, c) || n.count(c, 1) < 1 {
 					continue
 				}
@@ -153,7 +157,9 @@ func placeGreedySpread(o *overlay, d *demand) outcome {
 			if best.node < 0 {
 				return outcome{}
 			}
-			spots = takeMany(&tried.nodes[best.node], best.node, c, 1, spots)
+			n := tried.nodes[best.node].clone()
+			spots = tried.takeMany(n, best.node, c, 1, spots)
+			tried.set(best.node, n)
 			used[best.node]++
 		}
 	}

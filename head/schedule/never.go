@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
@@ -11,12 +12,12 @@ import (
 // Never says why the nodes could not hold the group even if all of them were empty,
 // ready and well, with the missing amount; nil if they could, or if that is not proven.
 // A cluster without nodes is not "never": its nodes have yet to join.
-func Never(nodes []*Node, spec api.GroupSpec) *api.Reason {
-	if len(nodes) == 0 || len(spec.Bundles) == 0 {
+func Never(s *Snapshot, spec api.GroupSpec) *api.Reason {
+	if len(s.Nodes) == 0 || len(spec.Bundles) == 0 {
 		return nil
 	}
-	o := emptied(nodes)
-	d := newDemand(&Request{Spec: spec})
+	o := emptied(s.Nodes, s.Levels)
+	d := newDemand(&Request{Spec: spec}, time.Time{})
 	got := place(o, d)
 	if got.spots != nil || !got.proven {
 		return nil
@@ -42,7 +43,7 @@ type shortage struct {
 func findShortage(o *overlay, d *demand, never bool) shortage {
 	var inPool []int
 	for ni := range o.nodes {
-		if n := &o.nodes[ni]; n.ready && d.inPool(n) {
+		if n := o.nodes[ni]; n.ready && d.inPool(n) {
 			inPool = append(inPool, ni)
 		}
 	}
@@ -110,7 +111,7 @@ func (d *demand) noPool(o *overlay) shortage {
 }
 
 func labelShortage(o *overlay, c *class, inPool []int) (shortage, bool) {
-	if slices.ContainsFunc(inPool, func(ni int) bool { return hasLabels(&o.nodes[ni], c) }) {
+	if slices.ContainsFunc(inPool, func(ni int) bool { return hasLabels(o.nodes[ni], c) }) {
 		return shortage{}, false
 	}
 	var want []string
@@ -154,7 +155,7 @@ func hasWord(n int) string {
 func bundleShortage(o *overlay, d *demand, c *class, inPool []int, never bool) (shortage, bool) {
 	var nodes []int
 	for _, ni := range inPool {
-		n := &o.nodes[ni]
+		n := o.nodes[ni]
 		if !hasLabels(n, c) {
 			continue
 		}
@@ -165,7 +166,7 @@ func bundleShortage(o *overlay, d *demand, c *class, inPool []int, never bool) (
 	}
 	need := c.amount()
 	near, lack := nearest(o, nodes, func(n *nodeState) amount { return need.beyond(n.leftOnOneDevice(c)) })
-	n := &o.nodes[near]
+	n := o.nodes[near]
 	s := shortage{code: api.ReasonFit, where: "node " + n.name, lack: lack}
 	s.need, s.have, s.missing = need.text(lack), n.leftOnOneDevice(c).text(lack), lack.text(lack)
 	if c.gpus > 0 && c.gpuMem > 0 && lack.gpus > 0 {
@@ -199,7 +200,7 @@ func whichBundle(d *demand, c *class) string {
 func oneNodeShortage(o *overlay, d *demand, inPool []int, never bool) shortage {
 	var nodes []int
 	for _, ni := range inPool {
-		if d.servesAll(&o.nodes[ni]) {
+		if d.servesAll(o.nodes[ni]) {
 			nodes = append(nodes, ni)
 		}
 	}
@@ -211,7 +212,7 @@ func oneNodeShortage(o *overlay, d *demand, inPool []int, never bool) shortage {
 	}
 	need := d.sum()
 	near, lack := nearest(o, nodes, func(n *nodeState) amount { return need.beyond(n.left(d.classes[0])) })
-	n := &o.nodes[near]
+	n := o.nodes[near]
 	s := shortage{code: api.ReasonFit, where: "node " + n.name, lack: lack}
 	if lack.isZero() {
 		s.lack = need
@@ -230,7 +231,7 @@ func oneNodeShortage(o *overlay, d *demand, inPool []int, never bool) shortage {
 func spreadShortage(o *overlay, d *demand, inPool []int, never bool) (shortage, bool) {
 	var room int
 	for _, ni := range inPool {
-		n := &o.nodes[ni]
+		n := o.nodes[ni]
 		if slices.ContainsFunc(d.classes, func(c *class) bool { return hasLabels(n, c) && n.count(c, 1) > 0 }) {
 			room++
 		}
@@ -255,7 +256,7 @@ func perNodeShortage(o *overlay, d *demand, inPool []int, never bool) (shortage,
 	c := d.classes[0]
 	var room int64
 	for _, ni := range inPool {
-		if n := &o.nodes[ni]; hasLabels(n, c) && !d.avoids(n) && n.count(c, d.perNode) >= d.perNode {
+		if n := o.nodes[ni]; hasLabels(n, c) && !d.avoids(n) && n.count(c, d.perNode) >= d.perNode {
 			room++
 		}
 	}
@@ -285,7 +286,7 @@ func totalShortage(o *overlay, d *demand, inPool []int, never bool) (shortage, b
 	need := d.sum()
 	var have amount
 	for _, ni := range inPool {
-		n := &o.nodes[ni]
+		n := o.nodes[ni]
 		if slices.ContainsFunc(d.classes, func(c *class) bool { return hasLabels(n, c) }) {
 			have = have.plus(n.left(d.classes[0]))
 		}
@@ -325,7 +326,7 @@ func arrangementShortage(o *overlay, d *demand, inPool []int, never bool) shorta
 		var fit int64
 		want := int64(len(c.bundles))
 		for _, ni := range inPool {
-			if n := &o.nodes[ni]; hasLabels(n, c) {
+			if n := o.nodes[ni]; hasLabels(n, c) {
 				fit += n.count(c, want)
 			}
 		}
@@ -355,9 +356,9 @@ func arrangementShortage(o *overlay, d *demand, inPool []int, never bool) shorta
 // nearest is the node that lacks least, compared by GPUs, shares, CPU, memory.
 func nearest(o *overlay, nodes []int, lacks func(*nodeState) amount) (int, amount) {
 	best := nodes[0]
-	least := lacks(&o.nodes[best])
+	least := lacks(o.nodes[best])
 	for _, ni := range nodes[1:] {
-		if l := lacks(&o.nodes[ni]); l.before(least) {
+		if l := lacks(o.nodes[ni]); l.before(least) {
 			best, least = ni, l
 		}
 	}

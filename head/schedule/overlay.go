@@ -2,14 +2,33 @@ package schedule
 
 import (
 	"cmp"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
-// overlay is what is free on every node, as this cycle sees it.
+// overlay is what is free on every node, as this cycle sees it. The state of a node is
+// never changed in place: set puts another one there, so a copy of an overlay is a copy of
+// pointers, and what was tried can be taken back.
 type overlay struct {
-	nodes []nodeState // in natural order of names: rank order follows it
+	nodes []*nodeState // in natural order of names: rank order follows it
+	topo  *topology    // nil: no levels
+	links *linkState   // nil: links are not checked
+	mix   *mix         // nil: nothing is known of what is asked for
+	// allowed is which groups of the mix may use which node, as far as it was asked for.
+	allowed [][]bool
+	idx     *index
+	log     []change
+	// version counts changes, grown those that may have made room.
+	version, grown uint64
+}
+
+// change is one node's state before it was set.
+type change struct {
+	ni  int
+	old *nodeState
 }
 
 // nodeState is one node's free capacity. It is copied, with its devices, to try
@@ -19,6 +38,7 @@ type nodeState struct {
 	labels         map[string]string
 	ready          bool
 	why            string
+	held           string // the group that has the whole node; "" for none
 	cpu, mem       int64
 	capCPU, capMem int64
 	gpus           []gpuState
@@ -26,6 +46,7 @@ type nodeState struct {
 
 type gpuState struct {
 	uuid    string
+	model   string
 	usable  int64
 	free    int64
 	share   int64 // thousandths left
@@ -36,39 +57,68 @@ type gpuState struct {
 // wholeShare is one device in thousandths.
 const wholeShare = 1000
 
+// newOverlay looks at nodes alone.
 func newOverlay(nodes []*Node) *overlay {
-	o := &overlay{nodes: make([]nodeState, 0, len(nodes))}
-	for i := range nodes {
-		n := nodes[i]
-		st := nodeState{
-			id: n.ID, name: n.Name, pool: n.Pool, labels: n.Labels, ready: n.Ready, why: n.Why,
-			// A node that is over its capacity has nothing free; it never has less.
-			cpu: max(0, int64(n.FreeCPU)), mem: max(0, int64(n.FreeMemory)),
-			capCPU: max(0, int64(n.CPU)), capMem: max(0, int64(n.Memory)),
-		}
-		if st.name == "" {
-			st.name = n.ID
-		}
-		for _, g := range n.GPUs {
-			st.gpus = append(st.gpus, gpuState{
-				uuid: g.UUID, usable: max(0, int64(g.Usable)), free: max(0, int64(g.Free)),
-				share: min(max(0, g.Share), wholeShare), healthy: g.Healthy, why: g.Why,
-			})
-		}
-		o.nodes = append(o.nodes, st)
+	o := &overlay{nodes: make([]*nodeState, 0, len(nodes)), idx: &index{}}
+	for _, n := range nodes {
+		o.nodes = append(o.nodes, stateOf(n))
 	}
-	slices.SortStableFunc(o.nodes, func(a, b nodeState) int {
+	slices.SortStableFunc(o.nodes, func(a, b *nodeState) int {
 		return cmp.Or(naturalCompare(a.name, b.name), cmp.Compare(a.id, b.id))
 	})
 	return o
 }
 
+// overlayOf is the whole of a snapshot: nodes, whole nodes in use, levels, links, mix.
+func overlayOf(s *Snapshot, now time.Time) *overlay {
+	var m memory
+	return m.overlay(s, now)
+}
+
+// heldWhole is which group has a node for itself, by the id of the node.
+func heldWhole(holders []*Holder) map[string]string {
+	var held map[string]string
+	for _, h := range holders {
+		if h.Spec == nil || !h.Spec.WholeNodes {
+			continue
+		}
+		if held == nil {
+			held = map[string]string{}
+		}
+		for _, id := range h.Nodes {
+			held[id] = cmp.Or(h.Group, h.Name, "another group")
+		}
+	}
+	return held
+}
+
+func stateOf(n *Node) *nodeState {
+	st := &nodeState{
+		id: n.ID, name: n.Name, pool: n.Pool, labels: n.Labels, ready: n.Ready, why: n.Why,
+		// A node that is over its capacity has nothing free; it never has less.
+		cpu: max(0, int64(n.FreeCPU)), mem: max(0, int64(n.FreeMemory)),
+		capCPU: max(0, int64(n.CPU)), capMem: max(0, int64(n.Memory)),
+	}
+	if st.name == "" {
+		st.name = n.ID
+	}
+	if len(n.GPUs) > 0 {
+		st.gpus = make([]gpuState, len(n.GPUs))
+	}
+	for i, g := range n.GPUs {
+		st.gpus[i] = gpuState{
+			uuid: g.UUID, model: g.Model, usable: max(0, int64(g.Usable)), free: max(0, int64(g.Free)),
+			share: min(max(0, g.Share), wholeShare), healthy: g.Healthy, why: g.Why,
+		}
+	}
+	return st
+}
+
 // emptied is the same cluster with nothing held and everything well: what it could
 // ever hold.
-func emptied(nodes []*Node) *overlay {
+func emptied(nodes []*Node, levels []api.Level) *overlay {
 	o := newOverlay(nodes)
-	for i := range o.nodes {
-		n := &o.nodes[i]
+	for _, n := range o.nodes {
 		n.ready = true
 		n.cpu, n.mem = n.capCPU, n.capMem
 		for d := range n.gpus {
@@ -76,21 +126,84 @@ func emptied(nodes []*Node) *overlay {
 			g.free, g.share, g.healthy = g.usable, wholeShare, true
 		}
 	}
+	o.topo = newTopology(levels, o.nodes)
 	return o
 }
 
+// clone is a copy that remembers nothing of how it came about.
 func (o *overlay) clone() *overlay {
-	c := &overlay{nodes: make([]nodeState, len(o.nodes))}
-	for i := range o.nodes {
-		c.nodes[i] = o.nodes[i].clone()
-	}
-	return c
+	return &overlay{nodes: slices.Clone(o.nodes), topo: o.topo, links: o.links, mix: o.mix, idx: &index{}}
 }
 
-func (n *nodeState) clone() nodeState {
+func (n *nodeState) clone() *nodeState {
 	c := *n
 	c.gpus = slices.Clone(n.gpus)
-	return c
+	return &c
+}
+
+// set puts another state of a node in place.
+func (o *overlay) set(ni int, n *nodeState) {
+	old := o.nodes[ni]
+	o.log = append(o.log, change{ni, old})
+	o.nodes[ni] = n
+	o.version++
+	if n.roomier(old) {
+		o.grown++
+	}
+	o.idx.touch(ni)
+}
+
+// mark and back take back what was set since.
+func (o *overlay) mark() int { return len(o.log) }
+
+func (o *overlay) back(mark int) {
+	for i := len(o.log) - 1; i >= mark; i-- {
+		c := o.log[i]
+		o.nodes[c.ni] = c.old
+		o.idx.touch(c.ni)
+	}
+	if len(o.log) > mark {
+		o.version++
+		o.grown++
+	}
+	o.log = o.log[:mark]
+}
+
+// roomier reports whether a node may hold something that it did not hold before.
+func (n *nodeState) roomier(old *nodeState) bool {
+	if n.ready && !old.ready || n.held == "" && old.held != "" || n.cpu > old.cpu || n.mem > old.mem ||
+		n.pool != old.pool || n.capCPU != old.capCPU || n.capMem != old.capMem || len(n.gpus) != len(old.gpus) ||
+		!sameLabels(n.labels, old.labels) {
+		return true
+	}
+	for d := range n.gpus {
+		g, was := &n.gpus[d], &old.gpus[d]
+		if g.free > was.free || g.share > was.share || g.healthy && !was.healthy || g.usable != was.usable || g.model != was.model {
+			return true
+		}
+	}
+	return false
+}
+
+// same reports whether two states differ in nothing that a decision depends on.
+func (n *nodeState) same(m *nodeState) bool {
+	return n.id == m.id && n.name == m.name && n.pool == m.pool && n.ready == m.ready && n.why == m.why && n.held == m.held &&
+		n.cpu == m.cpu && n.mem == m.mem && n.capCPU == m.capCPU && n.capMem == m.capMem &&
+		slices.Equal(n.gpus, m.gpus) && sameLabels(n.labels, m.labels)
+}
+
+// idle reports whether the whole node is there for the taking: nothing of it is held and
+// every device is well.
+func (n *nodeState) idle() bool {
+	if n.cpu < n.capCPU || n.mem < n.capMem {
+		return false
+	}
+	for d := range n.gpus {
+		if !n.gpus[d].untouched() {
+			return false
+		}
+	}
+	return true
 }
 
 // untouched reports whether the whole device may go to one bundle: nobody holds any
@@ -155,7 +268,10 @@ func (n *nodeState) count(c *class, limit int64) int64 {
 // take gives one bundle of the class its resources and returns its devices by index:
 // whole devices with the lowest index first, a share on the device that it fills best.
 // ok is false, and nothing is taken, when it does not fit.
-func (n *nodeState) take(c *class) (devices []int, ok bool) {
+func (n *nodeState) take(c *class) (devices []int, ok bool) { return n.takeFor(c, nil, nil) }
+
+// takeFor is take with a mix of what is expected next.
+func (n *nodeState) takeFor(c *class, m *mix, allows []bool) (devices []int, ok bool) {
 	if n.count(c, 1) < 1 {
 		return nil, false
 	}
@@ -163,6 +279,7 @@ func (n *nodeState) take(c *class) (devices []int, ok bool) {
 	n.mem -= c.mem
 	switch {
 	case c.gpus > 0:
+		devices = make([]int, 0, c.gpus)
 		for d := range n.gpus {
 			if g := &n.gpus[d]; int64(len(devices)) < c.gpus && g.untouched() && g.usable >= c.gpuMem {
 				g.share, g.free = 0, 0
@@ -170,15 +287,7 @@ func (n *nodeState) take(c *class) (devices []int, ok bool) {
 			}
 		}
 	case c.share > 0:
-		best := -1
-		for d := range n.gpus {
-			if n.gpus[d].shares(c, 1) < 1 {
-				continue
-			}
-			if best < 0 || fuller(&n.gpus[d], &n.gpus[best]) {
-				best = d
-			}
-		}
+		best := n.shareDevice(c, m, allows)
 		n.gpus[best].takeShare(c)
 		devices = []int{best}
 	}
@@ -196,14 +305,27 @@ func fuller(a, b *gpuState) bool {
 	return cmp.Or(cmp.Compare(a.share, b.share), cmp.Compare(a.free, b.free)) < 0
 }
 
-// commit takes the spots of a whole gang out of the overlay and names them.
-func (o *overlay) commit(spots []spot) []api.Placed {
+// commit takes the spots of a whole gang out of the overlay and names them. chosen are the
+// bundles that the spots are for; nil: all, in order.
+func (o *overlay) commit(group string, spots []spot, chosen []int64) []api.Placed {
 	out := make([]api.Placed, len(spots))
+	at, n := -1, (*nodeState)(nil)
 	for i, sp := range spots {
-		n := &o.nodes[sp.node]
+		if sp.node != at {
+			if n != nil {
+				o.set(at, n)
+			}
+			at, n = sp.node, o.nodes[sp.node].clone()
+		}
 		n.cpu -= sp.class.cpu
 		n.mem -= sp.class.mem
+		if sp.class.whole {
+			n.held = cmp.Or(group, "another group")
+		}
 		out[i] = api.Placed{Bundle: int64(i), Node: n.id}
+		if chosen != nil {
+			out[i].Bundle = chosen[i]
+		}
 		for _, d := range sp.devices {
 			g := &n.gpus[d]
 			if sp.class.gpus > 0 {
@@ -213,6 +335,9 @@ func (o *overlay) commit(spots []spot) []api.Placed {
 			}
 			out[i].Devices = append(out[i].Devices, g.uuid)
 		}
+	}
+	if n != nil {
+		o.set(at, n)
 	}
 	return out
 }
@@ -251,3 +376,5 @@ func trimZeros(s string) string {
 	}
 	return s
 }
+
+func sameLabels(a, b map[string]string) bool { return len(a) == len(b) && maps.Equal(a, b) }

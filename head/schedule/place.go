@@ -7,24 +7,6 @@ import (
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
-// class is a kind of bundle: those of a request that any node serves alike.
-type class struct {
-	cpu, mem, gpus, share, gpuMem int64
-	labels                        map[string]string
-	bundles                       []int // their indices in the request, ascending
-}
-
-// demand is a request as the placement looks at it.
-type demand struct {
-	classes  []*class // the most demanding first
-	total    int      // bundles
-	strategy api.Strategy
-	perNode  int64 // bundles on each node that is used, exactly; 0: what fits
-	pool     string
-	keep     map[string]bool // node ids to prefer
-	avoid    map[string]string
-}
-
 // spot is where one bundle goes.
 type spot struct {
 	node    int // index in the overlay
@@ -37,6 +19,7 @@ type spot struct {
 // only not found.
 type outcome struct {
 	spots  []spot
+	chosen []int64 // the bundles that spots are for; nil: all
 	proven bool
 }
 
@@ -44,131 +27,117 @@ type outcome struct {
 // Groups of equal bundles and STRICT_SPREAD are decided exactly at any size.
 const exactBundles = 8
 
-func newDemand(r *Request) *demand {
-	d := &demand{
-		total: len(r.Spec.Bundles), strategy: strategyOf(r.Spec.Strategy), perNode: r.Spec.PerNode, pool: r.Spec.Pool,
-		keep: make(map[string]bool, len(r.Keep)), avoid: r.Avoid,
-	}
-	for _, id := range r.Keep {
-		d.keep[id] = true
-	}
-	byKey := map[string]*class{}
-	key := ""
-	for i := range r.Spec.Bundles {
-		b := &r.Spec.Bundles[i]
-		if i == 0 || !alike(&r.Spec.Bundles[i-1], b) {
-			key = bundleKey(b)
-		}
-		c := byKey[key]
-		if c == nil {
-			c = &class{
-				cpu: max(0, int64(b.CPU)), mem: max(0, int64(b.Memory)), gpus: max(0, b.GPUs),
-				share: max(0, b.Share), gpuMem: max(0, int64(b.GPUMemory)), labels: b.Labels,
-			}
-			byKey[key] = c
-			d.classes = append(d.classes, c)
-		}
-		c.bundles = append(c.bundles, i)
-	}
-	slices.SortStableFunc(d.classes, moreDemanding)
-	return d
-}
-
-// moreDemanding orders classes: what is hardest to find a place for comes first.
-func moreDemanding(a, b *class) int {
-	return cmp.Or(
-		cmp.Compare(b.gpus, a.gpus),
-		cmp.Compare(b.share, a.share),
-		cmp.Compare(b.gpuMem, a.gpuMem),
-		cmp.Compare(b.mem, a.mem),
-		cmp.Compare(b.cpu, a.cpu),
-		cmp.Compare(len(b.labels), len(a.labels)),
-	)
-}
-
-// serves reports whether the node may take bundles of the class at all.
-func (d *demand) serves(n *nodeState, c *class) bool {
-	return n.ready && d.inPool(n) && hasLabels(n, c) && !d.avoids(n)
-}
-
-func (d *demand) avoids(n *nodeState) bool {
-	_, ok := d.avoid[n.id]
-	return ok
-}
-
-func (d *demand) inPool(n *nodeState) bool { return d.pool == "" || n.pool == d.pool }
-
-func hasLabels(n *nodeState, c *class) bool {
-	for k, v := range c.labels {
-		if have, ok := n.labels[k]; !ok || have != v {
-			return false
-		}
-	}
-	return true
-}
-
 // place finds a node and devices for every bundle, or none for any (P1). It writes
 // nothing.
 func place(o *overlay, d *demand) outcome {
-	if d.total == 0 || len(o.nodes) == 0 {
+	if d.total == 0 || len(o.nodes) == 0 || d.incomplete() {
 		return outcome{proven: true}
 	}
+	if got := placeLinked(o, d); got.spots != nil || len(d.roles) == 0 {
+		return got
+	}
+	return placeFewer(o, d)
+}
+
+// placeAll decides a demand without a look at links.
+func placeAll(o *overlay, d *demand) outcome {
+	a := &area{o: o, d: d, tallies: make([]tally, len(d.classes)), in: none}
 	// Counts prune before any arrangement is looked at, and are a proof by themselves.
-	counts := make([][]int64, len(d.classes))
 	for ci, c := range d.classes {
-		var sum int64
-		counts[ci] = make([]int64, len(o.nodes))
-		for ni := range o.nodes {
-			if n := &o.nodes[ni]; d.serves(n, c) {
-				counts[ci][ni] = d.capped(n.count(c, d.most(c)))
-				sum += counts[ci][ni]
-			}
-		}
-		if sum < int64(len(c.bundles)) {
+		a.tallies[ci] = o.tallyOf(d, c)
+		if a.tallies[ci].total < int64(len(c.bundles)) {
 			return outcome{proven: true}
 		}
 	}
-	var got outcome
-	switch {
-	case d.perNode > 0 && len(d.classes) == 1:
-		// Each node counts for perNode bundles or none, and their sum is a multiple: the
-		// fewest nodes carry perNode each.
-		got = placeEqualPacked(o, d, counts[0])
-	case d.strategy == api.StrictSpread:
-		got = placeStrictSpread(o, d, counts)
-	case len(d.classes) == 1 && d.strategy == api.Spread:
-		got = placeEqualSpread(o, d, counts[0])
-	case len(d.classes) == 1:
-		got = placeEqualPacked(o, d, counts[0])
-	case d.total <= exactBundles:
-		got = placeExact(o, d)
-	case d.strategy == api.StrictPack:
-		got = placeOneNode(o, d)
-	case d.strategy == api.Spread:
-		got = placeGreedySpread(o, d)
-	default:
-		got = placeGreedyPacked(o, d)
-	}
+	got := a.leveled()
 	if got.spots != nil {
 		got.spots = tidy(got.spots, d)
 	}
 	return got
 }
 
-// most is how many bundles of a class are of use on one node.
-func (d *demand) most(c *class) int64 {
-	if d.perNode > 0 {
-		return d.perNode
-	}
-	return int64(len(c.bundles))
+// area is where a demand is to be placed: the whole cluster, or one domain of it.
+type area struct {
+	o       *overlay
+	d       *demand
+	tallies []tally
+	in      int32   // domain; none: everywhere
+	nodes   []int32 // of the area, if listed; else all
+	listed  bool
 }
 
-// capped is what a count is worth where each node holds so many bundles or none.
-func (d *demand) capped(n int64) int64 {
-	if d.perNode > 0 && n < d.perNode {
-		return 0
+// each calls f for the nodes of the area, in their order.
+func (a *area) each(f func(ni int)) {
+	if !a.listed {
+		for ni := range a.o.nodes {
+			f(ni)
+		}
+		return
 	}
-	return n
+	for _, ni := range a.nodes {
+		f(int(ni))
+	}
+}
+
+// list is the nodes of the area on which there is room for anything of the demand.
+func (a *area) list() []int {
+	var out []int
+	a.each(func(ni int) {
+		if slices.ContainsFunc(a.tallies, func(t tally) bool { return t.node[ni] > 0 }) {
+			out = append(out, ni)
+		}
+	})
+	return out
+}
+
+// within is the part of the area in a domain.
+func (a *area) within(di int32) *area {
+	sub := *a
+	sub.in, sub.nodes, sub.listed = di, a.o.topo.domains[di].nodes, true
+	return &sub
+}
+
+// room is how many bundles of a class the area has room for.
+func (a *area) room(ci int) int64 {
+	if a.in == none {
+		return a.tallies[ci].total
+	}
+	return a.tallies[ci].in[a.in]
+}
+
+// enough reports whether each class by itself has room in the area.
+func (a *area) enough() bool {
+	for ci, c := range a.d.classes {
+		if a.room(ci) < int64(len(c.bundles)) {
+			return false
+		}
+	}
+	return true
+}
+
+// place decides the demand within the area.
+func (a *area) place() outcome {
+	d := a.d
+	switch {
+	case d.perNode > 0 && len(d.classes) == 1:
+		// Each node counts for perNode bundles or none, and their sum is a multiple: the
+		// fewest nodes carry perNode each.
+		return placeEqualPacked(a)
+	case d.strategy == api.StrictSpread:
+		return placeStrictSpread(a)
+	case len(d.classes) == 1 && d.strategy == api.Spread:
+		return placeEqualSpread(a)
+	case len(d.classes) == 1:
+		return placeEqualPacked(a)
+	case d.total <= exactBundles:
+		return placeExact(a)
+	case d.strategy == api.StrictPack:
+		return placeOneNode(a)
+	case d.strategy == api.Spread:
+		return placeGreedySpread(a)
+	default:
+		return placeGreedyPacked(a)
+	}
 }
 
 // tidy hands the spots of equal bundles out in the order of nodes and devices, so that
@@ -194,9 +163,10 @@ func tidy(spots []spot, d *demand) []spot {
 
 // fit ranks nodes for a load: kept nodes first, then the one with least left over.
 type fit struct {
-	node  int
-	kept  bool
-	waste int64
+	node   int
+	kept   bool
+	domain int64 // room in its domain, where that counts
+	waste  int64
 }
 
 func betterFit(a, b fit) int {
@@ -206,7 +176,7 @@ func betterFit(a, b fit) int {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(a.waste, b.waste), cmp.Compare(a.node, b.node))
+	return cmp.Or(cmp.Compare(a.domain, b.domain), cmp.Compare(a.waste, b.waste), cmp.Compare(a.node, b.node))
 }
 
 // waste is what would be left of a node after a load, in thousandths of a device or of
@@ -240,7 +210,7 @@ func part(have, of int64) int64 {
 func (c *class) thousandths() int64 { return satAdd(satMul(c.gpus, wholeShare), c.share) }
 
 func (d *demand) fitFor(o *overlay, ni int, c *class, times int64) fit {
-	n := &o.nodes[ni]
+	n := o.nodes[ni]
 	return fit{
 		node: ni, kept: d.keep[n.id],
 		waste: waste(n, satMul(c.cpu, times), satMul(c.mem, times), satMul(c.thousandths(), times)),
@@ -249,9 +219,10 @@ func (d *demand) fitFor(o *overlay, ni int, c *class, times int64) fit {
 
 // takeMany takes n bundles of a class on a copy of the node; the caller has counted
 // that they fit.
-func takeMany(n *nodeState, ni int, c *class, times int64, into []spot) []spot {
+func (o *overlay) takeMany(n *nodeState, ni int, c *class, times int64, into []spot) []spot {
+	allows := o.allows(ni)
 	for range times {
-		devices, ok := n.take(c)
+		devices, ok := n.takeFor(c, o.mix, allows)
 		if !ok {
 			return into
 		}

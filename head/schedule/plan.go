@@ -45,9 +45,15 @@ type Phase struct {
 type Result struct {
 	Decisions []Decision // in the order of turns; reasons are asked for with Why
 	Evictions []Eviction
+	Unclaims  []Unclaim
+	Again     time.Time // when to look again though nothing changes; zero: no need
 	Phases    []Phase
+	// Tried is how many placements were looked for: what cannot run costs none until there
+	// may be more room.
+	Tried int
 
 	cycle   *cycle
+	left    *overlay // what is free at the end; later cycles do not change it
 	mu      sync.Mutex
 	explain *explainer
 	told    map[string][]api.Reason // by demand
@@ -65,6 +71,11 @@ type cycle struct {
 	decisions []Decision // one for each of order
 	placed    []placedNow
 	evictions []Eviction
+	unclaim   []Unclaim
+	claimed   []*Request        // those whose claim has not come true yet
+	unhelpful map[string]string // why no preemption helps a group
+	again     time.Time
+	tried     int // placements that were looked for
 }
 
 // placedNow is a group that this cycle placed.
@@ -75,7 +86,7 @@ type placedNow struct {
 
 // Plan runs one cycle.
 func (p *Planner) Plan(s *Snapshot, now time.Time) *Result {
-	c := &cycle{s: s, now: now, mem: &p.mem}
+	c := &cycle{s: s, now: now, mem: &p.mem, unhelpful: map[string]string{}}
 	r := &Result{cycle: c}
 	began := p.elapsed()
 	for _, phase := range []struct {
@@ -93,7 +104,8 @@ func (p *Planner) Plan(s *Snapshot, now time.Time) *Result {
 		r.Phases = append(r.Phases, Phase{phase.name, ended - began})
 		began = ended
 	}
-	r.Decisions, r.Evictions = c.decisions, c.evictions
+	r.Decisions, r.Evictions, r.Unclaims, r.Again = c.decisions, c.evictions, c.unclaim, c.again
+	r.Tried, r.left = c.tried, c.free.clone()
 	return r
 }
 
@@ -107,7 +119,7 @@ func (p *Planner) elapsed() time.Duration {
 // 1. Snapshot: an overlay of what is free, which this cycle alone writes to, so that
 // each decision sees what earlier ones took.
 func (c *cycle) look() {
-	c.free = newOverlay(c.s.Nodes)
+	c.free = c.mem.overlay(c.s, c.now)
 	c.mem.keepRequests(c.s.Pending)
 }
 
@@ -123,28 +135,46 @@ func (c *cycle) line() {
 // 3. Plan: when what does not fit now is going to start. Nothing plans ahead yet.
 func (c *cycle) planStarts() {}
 
-// 4. Place: whole or waiting. Free capacity only shrinks within a cycle, so what failed
-// once need not be tried again for an equal request. A request that does not fit now
-// holds up no later one that does.
+// 4. Place: whole or waiting. What failed is not tried again before there may be more
+// room, neither in this cycle nor in later ones. A request that does not fit now holds up
+// no later one that does.
 func (c *cycle) place() {
+	c.claims()
 	failed := map[*demand]bool{}
 	for i, r := range c.order {
-		d := c.mem.demandOf(r)
+		if c.decisions[i].Bundles != nil || len(r.Claim) > 0 {
+			continue
+		}
+		d := c.mem.demandOf(r, c.now)
 		if failed[d] {
 			continue
 		}
-		got := place(c.free, d)
+		got := c.try(d)
 		if got.spots == nil {
 			failed[d] = true
 			continue
 		}
-		c.decisions[i].Bundles = c.free.commit(got.spots)
+		c.decisions[i].Bundles = c.free.commit(r.ID, got.spots, got.chosen)
+		c.decisions[i].Chosen = got.chosen
 		c.placed = append(c.placed, placedNow{request: r, at: c.decisions[i].Bundles})
 	}
 }
 
-// 5. Preempt: what leaves for whom. Nothing does yet.
-func (c *cycle) preempt() {}
+// try places a demand, unless nothing has changed that could help it since it failed: less
+// room never helps where the failure was proven.
+func (c *cycle) try(d *demand) outcome {
+	f := &d.failed
+	if f.known && f.links == c.mem.linkWords && (f.version == c.free.version || f.proven && f.grown == c.free.grown) {
+		return outcome{proven: f.proven}
+	}
+	c.tried++
+	got := place(c.free, d)
+	*f = failure{}
+	if got.spots == nil {
+		*f = failure{known: true, proven: got.proven, version: c.free.version, grown: c.free.grown, links: c.mem.linkWords}
+	}
+	return got
+}
 
 // 6. Explain: against what is left at the end of the cycle, with the groups placed in it
 // among the holders. Equal requests share their explanation.
@@ -166,12 +196,19 @@ func (r *Result) Why(group string) []api.Reason {
 	if !ok || r.Decisions[i].Bundles != nil {
 		return nil
 	}
+	if claim := c.claimReason(c.order[i]); claim != nil {
+		return claim
+	}
 	if r.explain == nil {
-		r.explain = newExplainer(c.s, c.free, c.placed)
+		r.explain = newExplainer(c.s, c.now, r.left, c.placed)
 	}
 	key := demandKey(c.order[i])
 	if r.told[key] == nil {
 		r.told[key] = r.explain.explain(c.order[i])
 	}
-	return slices.Clone(r.told[key])
+	out := slices.Clone(r.told[key])
+	if why := c.unhelpful[group]; why != "" {
+		out = append(out, api.Reason{Code: api.ReasonPreemption, Text: why, Frees: "see the other reasons"})
+	}
+	return out
 }

@@ -315,7 +315,7 @@ func TestPropLargeGroupsWholeAndOneOwner(t *testing.T) {
 			for _, b := range ds[i].Bundles {
 				nodes[b.Node] = true
 			}
-			if len(nodes) > 1 && len(newDemand(s.Pending[0]).classes) > 1 {
+			if len(nodes) > 1 && len(newDemand(s.Pending[0], epoch).classes) > 1 {
 				placed++
 			}
 		}
@@ -480,7 +480,7 @@ func TestPropEveryWaitingGangHasTrueReason(t *testing.T) {
 					}
 				}
 			}
-			if never := Never(s.Nodes, byID[d.Group].Spec); never != nil {
+			if never := Never(s, byID[d.Group].Spec); never != nil {
 				empty := newBook(&Snapshot{Nodes: emptyNodes(s.Nodes)})
 				if exists, _, _ := brute(empty, byID[d.Group]); exists {
 					t.Fatalf("%s is said never to fit and fits the empty cluster: %s", d.Group, never.Text)

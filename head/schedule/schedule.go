@@ -61,7 +61,14 @@ type Holder struct {
 	Committed time.Time
 	Restart   time.Duration
 	Evictions int64
-	// Leaving: it has been told to leave, for this group.
+	// SaveCost is how long saving on demand takes; 0: it cannot.
+	SaveCost time.Duration
+	// Sizes it may run with, in bundles; nil: one. Bundles then stand in the order in which
+	// they are given up, the last first.
+	Sizes *api.Sizes
+	// Fixed: it cannot leave in order, since other jobs run in it.
+	Fixed bool
+	// LeavingFor: it has been told to leave, for this group.
 	LeavingFor string
 	// Bundles is what the group holds where, if the caller knows it: reasons can then
 	// prove which groups must end before a request fits. Without it they only name them.
@@ -93,6 +100,9 @@ type Request struct {
 	Expect time.Duration
 	// Evictions counts how often it was preempted.
 	Evictions int64
+	// Claim is what it gets once the groups of Leaving have left; see Eviction.
+	Claim   []api.Placed
+	Leaving []string
 	// Keep lists nodes to prefer (the nodes of a gang that is re-placed after a loss).
 	Keep []string
 	// Avoid are nodes, by id, that the request does not take, with the reason; nil: none.
@@ -119,7 +129,19 @@ type Snapshot struct {
 	Links        []*api.Link
 	Capacities   []*api.Capacity
 	Reservations []*api.Reservation
-	Policy       Policy
+	// Lost is what preemption lost within the last hour, in GPU-milliseconds.
+	Lost int64
+	// Mix is what is expected to be asked for next; nil: what waits and what is placed.
+	Mix    []Shape
+	Policy Policy
+}
+
+// Shape is one kind of bundle that is asked for, and how often beside the others.
+type Shape struct {
+	Bundle api.Bundle
+	Where  []api.LabelRule
+	Pool   string
+	Weight int64
 }
 
 // Own replaces node i by a copy that the caller may change.
@@ -138,6 +160,10 @@ type Policy struct {
 	NoBackfill bool
 	// NoPreempt: nothing is ended for anything else.
 	NoPreempt bool
+	// Protect is how long work that has just started is left alone; 0: the default. MaxLost
+	// is how many GPU-hours preemption may lose in an hour; 0: no limit.
+	Protect time.Duration
+	MaxLost int64
 	// Planned is how many waiting requests of a pool get a planned start; 0: the default.
 	Planned int
 	// LinkFresh is how old the word on a link may be; 0: the default.
@@ -157,10 +183,25 @@ type Decision struct {
 	Start time.Time
 }
 
-// Eviction is a holder that is to leave for a waiting group, with the proof behind it: once
-// all evictions for Preemptor are free, it fits.
+// Eviction makes room for a waiting group, with the proof behind it: once all victims have
+// left, it fits exactly where Claim says.
 type Eviction struct {
-	Victim    string // group
-	Preemptor string // group
-	Why       string
+	Preemptor string
+	Claim     []api.Placed
+	Victims   []Victim
+}
+
+// Victim is a group that is to leave or, with Keeps, to go on with so many bundles.
+type Victim struct {
+	Group string
+	Name  string
+	Keeps int64
+	Why   string
+	Lost  int64 // work that is lost, in GPU-milliseconds
+}
+
+// Unclaim is a claim that cannot come true any more.
+type Unclaim struct {
+	Group string
+	Why   string
 }

@@ -129,7 +129,7 @@ func (s *Store) Restore(r io.Reader) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.db, s.index, s.term = db, index, term
+	s.db, s.index, s.term, s.journal = db, index, term, journal{}
 	close(s.changed)
 	s.changed = make(chan struct{})
 	return nil

@@ -27,6 +27,7 @@ type Store struct {
 	index   uint64
 	term    uint64
 	changed chan struct{}
+	journal journal
 	// Online turns the checker of invariants on after every command; tests do.
 	online bool
 }
@@ -87,16 +88,20 @@ type tx struct {
 	now   int64
 	index uint64
 	err   error
+	// touched is what the command has changed so far.
+	touched []Change
 }
 
 // put writes a record; a schema violation is a defect and stops the replica.
 func (t *tx) put(table string, rec any) {
+	t.touch(rec)
 	if err := t.txn.Insert(table, rec); err != nil && t.err == nil {
 		t.err = fmt.Errorf("state: write %s: %w", table, err)
 	}
 }
 
 func (t *tx) drop(table string, rec any) {
+	t.touch(rec)
 	if err := t.txn.Delete(table, rec); err != nil && !errors.Is(err, memdb.ErrNotFound) && t.err == nil {
 		t.err = fmt.Errorf("state: delete %s: %w", table, err)
 	}
@@ -155,7 +160,7 @@ func (s *Store) Apply(index, term uint64, data []byte) (any, error) {
 	}
 	if _, refused := result.(*Refused); refused {
 		// Nothing of a refused command stays; only the index moves on.
-		s.advance(index, term)
+		s.advance(index, term, nil)
 		return result, nil
 	}
 	if t.err != nil {
@@ -173,13 +178,14 @@ func (s *Store) Apply(index, term uint64, data []byte) (any, error) {
 		}
 	}
 	txn.Commit()
-	s.advance(index, term)
+	s.advance(index, term, t.touched)
 	return result, nil
 }
 
-func (s *Store) advance(index, term uint64) {
+func (s *Store) advance(index, term uint64, changes []Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.journal.add(index, changes)
 	s.index, s.term = index, term
 	close(s.changed)
 	s.changed = make(chan struct{})

@@ -91,10 +91,11 @@ const (
 	ReasonNodeLost    ReasonCode = "NodeLost"
 	ReasonRestore     ReasonCode = "Restore"
 	ReasonBadSpec     ReasonCode = "BadSpec"
-	ReasonStore       ReasonCode = "Store"     // the nodes of the group do not see one checkpoint store
-	ReasonExcluded    ReasonCode = "Excluded"  // a node is kept from the job after repeated failures
-	ReasonPreempted   ReasonCode = "Preempted" // ended for more important work; it goes on when there is room again
-	ReasonStalled     ReasonCode = "Stalled"   // no rank made a step for longer than a stall may last
+	ReasonStore       ReasonCode = "Store"      // the nodes of the group do not see one checkpoint store
+	ReasonExcluded    ReasonCode = "Excluded"   // a node is kept from the job after repeated failures
+	ReasonPreempted   ReasonCode = "Preempted"  // ended for more important work; it goes on when there is room again
+	ReasonPreemption  ReasonCode = "Preemption" // others leave for it, or why ending others does not help
+	ReasonStalled     ReasonCode = "Stalled"    // no rank made a step for longer than a stall may last
 )
 
 // Reason is one structured explanation (P7): the same in CLI, API, SDK and page.

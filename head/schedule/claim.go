@@ -1,0 +1,187 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
+
+// A claim is what a waiting group gets once those that were preempted for it have left. It
+// is decided once, with the preemption, and kept until it comes true or cannot any more:
+// capacity that becomes free meanwhile goes to nobody else, above all not to a victim that
+// waits again.
+
+// claims places the groups whose claims have come true, and takes what the others claim
+// out of what is free.
+func (c *cycle) claims() {
+	for i, r := range c.order {
+		if len(r.Claim) == 0 {
+			continue
+		}
+		d := c.mem.demandOf(r, c.now)
+		if why := c.free.cannot(r); why != "" {
+			c.unclaim = append(c.unclaim, Unclaim{Group: r.ID, Why: why})
+			continue
+		}
+		if spots := c.free.spotsAt(d, r.Claim); spots != nil {
+			c.decisions[i].Bundles = c.free.commit(r.ID, spots, nil)
+			c.placed = append(c.placed, placedNow{request: r, at: c.decisions[i].Bundles})
+			continue
+		}
+		if !c.someoneLeavesFor(r) {
+			c.unclaim = append(c.unclaim, Unclaim{Group: r.ID, Why: "what was to leave for it has left, and the room is not there"})
+			continue
+		}
+		c.claimed = append(c.claimed, r)
+		c.free.setAside(d, r.Claim)
+	}
+}
+
+// cannot says why a claim will never come true: a node of it takes nothing any more.
+func (o *overlay) cannot(r *Request) string {
+	for _, p := range r.Claim {
+		ni := o.find(p.Node)
+		switch {
+		case ni < 0:
+			return fmt.Sprintf("node %s of its claim is gone", p.Node)
+		case !o.nodes[ni].ready:
+			return fmt.Sprintf("node %s of its claim takes nothing new: %s", o.nodes[ni].name, o.nodes[ni].why)
+		}
+		n := o.nodes[ni]
+		for _, uuid := range p.Devices {
+			d := slices.IndexFunc(n.gpus, func(g gpuState) bool { return g.uuid == uuid })
+			if d < 0 || !n.gpus[d].healthy {
+				return fmt.Sprintf("a device of its claim on node %s is gone or unhealthy", n.name)
+			}
+		}
+		if why, ok := r.Avoid[p.Node]; ok {
+			return fmt.Sprintf("it keeps off node %s of its claim: %s", n.name, why)
+		}
+	}
+	return ""
+}
+
+// find is the index of a node by id, -1: none.
+func (o *overlay) find(id string) int {
+	return slices.IndexFunc(o.nodes, func(n *nodeState) bool { return n.id == id })
+}
+
+// someoneLeavesFor: one of those that are to leave for a group has not left yet.
+func (c *cycle) someoneLeavesFor(r *Request) bool {
+	return slices.ContainsFunc(c.s.Holders, func(h *Holder) bool {
+		return h.LeavingFor == r.ID || h.Releasing && slices.Contains(r.Leaving, h.Group)
+	})
+}
+
+// classOf is the class of bundle i.
+func (d *demand) classOf(i int) *class {
+	for _, c := range d.classes {
+		if slices.Contains(c.bundles, i) {
+			return c
+		}
+	}
+	return nil
+}
+
+// spotsAt are the spots of a placement that was decided before; nil while it is not free.
+func (o *overlay) spotsAt(d *demand, at []api.Placed) []spot {
+	if len(at) != d.total {
+		return nil
+	}
+	tried := map[int]*nodeState{}
+	spots := make([]spot, len(at))
+	for i, p := range at {
+		ni, cl := o.find(p.Node), d.classOf(i)
+		if ni < 0 || cl == nil || !d.serves(o.nodes[ni], cl) {
+			return nil
+		}
+		n := tried[ni]
+		if n == nil {
+			n = o.nodes[ni].clone()
+			tried[ni] = n
+		}
+		if n.cpu < cl.cpu || n.mem < cl.mem {
+			return nil
+		}
+		n.cpu -= cl.cpu
+		n.mem -= cl.mem
+		spots[i] = spot{node: ni, class: cl}
+		for _, uuid := range p.Devices {
+			k := slices.IndexFunc(n.gpus, func(g gpuState) bool { return g.uuid == uuid })
+			if k < 0 {
+				return nil
+			}
+			g := &n.gpus[k]
+			switch {
+			case cl.gpus > 0 && g.untouched():
+				g.share, g.free = 0, 0
+			case cl.share > 0 && g.shares(cl, 1) > 0:
+				g.takeShare(cl)
+			default:
+				return nil
+			}
+			spots[i].devices = append(spots[i].devices, k)
+		}
+		if want := max(cl.gpus, min(1, cl.share)); int64(len(p.Devices)) != want {
+			return nil
+		}
+	}
+	return spots
+}
+
+// setAside takes from what is free as much of a claim as is there.
+func (o *overlay) setAside(d *demand, at []api.Placed) {
+	for i, p := range at {
+		ni, cl := o.find(p.Node), d.classOf(i)
+		if ni < 0 || cl == nil {
+			continue
+		}
+		n := o.nodes[ni].clone()
+		n.cpu, n.mem = max(0, n.cpu-cl.cpu), max(0, n.mem-cl.mem)
+		for k := range n.gpus {
+			g := &n.gpus[k]
+			if !slices.Contains(p.Devices, g.uuid) {
+				continue
+			}
+			if cl.gpus > 0 {
+				g.share, g.free = 0, 0
+			} else {
+				g.share, g.free = max(0, g.share-cl.share), max(0, g.free-g.shareBytes(cl))
+			}
+		}
+		o.set(ni, n)
+	}
+}
+
+// claimReason explains a group that others leave for; nil: none do.
+func (c *cycle) claimReason(r *Request) []api.Reason {
+	var who []string
+	for _, h := range c.s.Holders {
+		if h.LeavingFor == r.ID || h.Releasing && slices.Contains(r.Leaving, h.Group) {
+			who = append(who, h.called())
+		}
+	}
+	for i := range c.evictions {
+		if e := &c.evictions[i]; e.Preemptor == r.ID {
+			for _, v := range e.Victims {
+				who = append(who, v.Name)
+			}
+		}
+	}
+	if len(who) == 0 {
+		return nil
+	}
+	who = sortedCopy(who)
+	return []api.Reason{{
+		Code: api.ReasonPreemption, Text: "room is made for it: " + shortList(who) + " " + leaveWord(len(who)) + " for it, saved first where that is possible",
+		Blockers: who[:min(len(who), named)], Frees: "the end of " + shortList(who) + ", which have been told",
+	}}
+}
+
+func leaveWord(n int) string {
+	if n == 1 {
+		return "leaves"
+	}
+	return "leave"
+}

@@ -1,0 +1,173 @@
+package schedule
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
+
+// memory is what a Planner keeps between cycles. All of it can be had again from a
+// snapshot.
+type memory struct {
+	demands, opened map[*Request]*demand
+	byKey           map[string]*demand
+
+	free      *overlay
+	nodes     []*Node // that free was made of, as the snapshot listed them
+	at, from  []int   // where each is in free, and where each of free comes from
+	levels    []api.Level
+	held      map[string]string
+	linkWords uint64 // counts changes of what links are worth
+}
+
+// keepRequests forgets what is known of requests that wait no longer.
+func (m *memory) keepRequests(pending []*Request) {
+	if m.demands == nil || len(m.demands)+len(m.opened) > 2*len(pending)+64 {
+		m.demands, m.opened, m.byKey = map[*Request]*demand{}, map[*Request]*demand{}, map[string]*demand{}
+	}
+}
+
+// overlay is the overlay of the snapshot: the last one, with what has changed.
+func (m *memory) overlay(s *Snapshot, now time.Time) *overlay {
+	changed, ok := m.changed(s)
+	if !ok {
+		m.rebuild(s, now)
+		return m.free
+	}
+	o := m.free
+	// What the last cycle took is taken back, unless the snapshot says the same.
+	for _, c := range o.log {
+		changed = append(changed, m.from[c.ni])
+	}
+	held := heldWhole(s.Holders)
+	for i, n := range m.nodes {
+		if len(held)+len(m.held) > 0 && held[n.ID] != m.held[n.ID] {
+			changed = append(changed, i)
+		}
+	}
+	slices.Sort(changed)
+	for _, i := range slices.Compact(changed) {
+		st := stateOf(s.Nodes[i])
+		st.held = held[st.id]
+		if !st.same(o.nodes[m.at[i]]) {
+			o.set(m.at[i], st)
+		}
+	}
+	o.log = o.log[:0]
+	copy(m.nodes, s.Nodes)
+	m.held = held
+	links := newLinkState(s, o, now)
+	if !links.same(o.links) {
+		m.linkWords++
+	}
+	o.links = links
+	if mx := newMix(m.mixOf(s)); !mx.same(o.mix) {
+		o.mix, o.allowed = mx, nil
+	}
+	return o
+}
+
+// changed lists the nodes of the snapshot that are other ones than before; false: the
+// nodes, their names, labels or levels are not those that they were.
+func (m *memory) changed(s *Snapshot) ([]int, bool) {
+	if m.free == nil || len(s.Nodes) != len(m.nodes) || !slices.Equal(s.Levels, m.levels) {
+		return nil, false
+	}
+	var changed []int
+	for i, n := range s.Nodes {
+		if n == m.nodes[i] {
+			continue
+		}
+		old := m.free.nodes[m.at[i]]
+		if n.ID != old.id || cmp.Or(n.Name, n.ID) != old.name || n.Pool != old.pool || !sameLabels(n.Labels, old.labels) {
+			return nil, false
+		}
+		changed = append(changed, i)
+	}
+	return changed, true
+}
+
+func (m *memory) rebuild(s *Snapshot, now time.Time) {
+	var version, grown uint64
+	if m.free != nil {
+		version, grown = m.free.version, m.free.grown
+	}
+	o := newOverlay(s.Nodes)
+	m.held = heldWhole(s.Holders)
+	for _, n := range o.nodes {
+		n.held = m.held[n.id]
+	}
+	o.topo = newTopology(s.Levels, o.nodes)
+	o.links = newLinkState(s, o, now)
+	o.mix = newMix(m.mixOf(s))
+	o.version, o.grown = version+1, grown+1
+	m.linkWords++
+	m.free, m.nodes, m.levels = o, slices.Clone(s.Nodes), slices.Clone(s.Levels)
+	m.from = origins(s.Nodes)
+	m.at = make([]int, len(m.from))
+	for place, i := range m.from {
+		m.at[i] = place
+	}
+}
+
+// origins is the nodes of a snapshot in the order of an overlay made of it.
+func origins(nodes []*Node) []int {
+	order := make([]int, len(nodes))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		x, y := nodes[a], nodes[b]
+		return cmp.Or(naturalCompare(cmp.Or(x.Name, x.ID), cmp.Or(y.Name, y.ID)), cmp.Compare(x.ID, y.ID))
+	})
+	return order
+}
+
+// mixOf is the mix of a snapshot: the one that it names, else what waits and what is
+// placed, each request once for each kind of bundle that it has. However few there are, a
+// whole device is always worth something to somebody.
+func (m *memory) mixOf(s *Snapshot) []Shape {
+	if s.Mix != nil {
+		return s.Mix
+	}
+	var out []Shape
+	add := func(spec *api.GroupSpec) { out = append(out, shapesOf(spec)...) }
+	for _, r := range s.Pending {
+		add(&r.Spec)
+	}
+	for _, h := range s.Holders {
+		if h.Spec != nil {
+			add(h.Spec)
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	one := api.Bundle{Resources: api.Resources{GPUs: 1}}
+	return append(out, Shape{Bundle: one, Weight: 1 + int64(len(out))/4})
+}
+
+// mostKinds bounds what one request adds to a mix.
+const mostKinds = 8
+
+// shapesOf is what a request asks of one node at a time.
+func shapesOf(spec *api.GroupSpec) []Shape {
+	var out []Shape
+	for i := range spec.Bundles {
+		b := &spec.Bundles[i]
+		if i > 0 && alike(&spec.Bundles[i-1], b) {
+			continue
+		}
+		if len(out) == mostKinds {
+			break
+		}
+		shape := Shape{Bundle: *b, Where: spec.Where, Pool: spec.Pool, Weight: 1}
+		if n := spec.PerNode; n > 1 && n <= MaxGPUs && b.GPUs <= MaxGPUs && b.Share == 0 {
+			shape.Bundle.GPUs *= n
+		}
+		out = append(out, shape)
+	}
+	return out
+}

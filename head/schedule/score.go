@@ -1,0 +1,269 @@
+package schedule
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
+
+// The score of a node is what taking it adds to the expected fragmentation of the cluster:
+// how much of the free devices the next request, drawn from the mix of requests, could not
+// use (Weng et al., "Beware of Fragmentation", ATC '23). A device's free part counts as a
+// fragment for a request that does not fit its node at all, or that wants more of a device
+// than that.
+
+// mostShapes bounds how many kinds of request a mix tells apart, and mixParts is what
+// their weights add up to.
+const (
+	mostShapes = 256
+	mixParts   = 100_000
+)
+
+// mix is what the next request is expected to ask for.
+type mix struct {
+	key    string
+	groups []mixGroup
+	masks  []*class // who may use which nodes; a group refers to one by its index
+}
+
+// mixGroup is all requests that want the same of devices, on the same nodes.
+type mixGroup struct {
+	gpus, share, gpuMem int64
+	mask                int
+	sizes               []mixSize // cpu and memory beside it
+	weight              int64
+}
+
+type mixSize struct{ cpu, mem, weight int64 }
+
+// newMix compiles a mix; nil if nothing in it wants devices.
+func newMix(shapes []Shape) *mix {
+	type group struct {
+		shape  Shape
+		key    string
+		weight int64
+	}
+	byKey := map[string]*group{}
+	var total int64
+	for _, s := range shapes {
+		if s.Weight <= 0 || s.Bundle.GPUs <= 0 && s.Bundle.Share <= 0 {
+			continue
+		}
+		key := bundleKey(&s.Bundle) + whereKey(s.Where) + fmt.Sprintf(" %q", s.Pool)
+		g := byKey[key]
+		if g == nil {
+			g = &group{shape: s, key: key}
+			byKey[key] = g
+		}
+		g.weight = satAdd(g.weight, s.Weight)
+	}
+	all := slices.SortedFunc(maps.Values(byKey), func(a, b *group) int {
+		return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.key, b.key))
+	})
+	all = all[:min(len(all), mostShapes)]
+	for _, g := range all {
+		total = satAdd(total, g.weight)
+	}
+	m := &mix{}
+	type device struct {
+		gpus, share, mem int64
+		mask             int
+	}
+	groups, masks := map[device]int{}, map[string]int{}
+	for _, g := range all {
+		weight := int64(float64(g.weight) / float64(total) * mixParts)
+		if weight == 0 {
+			continue
+		}
+		m.key += fmt.Sprintf("%s*%d;", g.key, weight)
+		c := newClass(&g.shape.Bundle, &Request{Spec: api.GroupSpec{Pool: g.shape.Pool, Wishes: api.Wishes{Where: g.shape.Where}}})
+		where := labelsKey(c.labels) + whereKey(c.where) + fmt.Sprintf(" %q", c.pool)
+		mask, ok := masks[where]
+		if !ok {
+			mask = len(m.masks)
+			masks[where] = mask
+			m.masks = append(m.masks, c)
+		}
+		key := device{c.gpus, c.share, c.gpuMem, mask}
+		gi, ok := groups[key]
+		if !ok {
+			gi = len(m.groups)
+			groups[key] = gi
+			m.groups = append(m.groups, mixGroup{gpus: c.gpus, share: c.share, gpuMem: c.gpuMem, mask: mask})
+		}
+		m.groups[gi].weight += weight
+		m.groups[gi].sizes = append(m.groups[gi].sizes, mixSize{c.cpu, c.mem, weight})
+	}
+	if len(m.groups) == 0 {
+		return nil
+	}
+	return m
+}
+
+// same reports whether two mixes are worth the same.
+func (m *mix) same(other *mix) bool {
+	if m == nil || other == nil {
+		return m == nil && other == nil
+	}
+	return m.key == other.key
+}
+
+// allows is which groups of the mix may use a node at all, by its labels and pool.
+func (m *mix) allows(n *nodeState) []bool {
+	out := make([]bool, len(m.masks))
+	for i, c := range m.masks {
+		out[i] = c.inPool(n) && hasLabels(n, c)
+	}
+	return out
+}
+
+// fragments is how much of the node's free devices the next request cannot use, expected:
+// thousandths of a device times mixParts.
+func (m *mix) fragments(n *nodeState, allows []bool) int64 {
+	var free, whole int64
+	var untouched int64
+	for d := range n.gpus {
+		g := &n.gpus[d]
+		if !g.healthy {
+			continue
+		}
+		free += g.share
+		if g.untouched() {
+			untouched++
+			whole += g.share
+		}
+	}
+	if free == 0 {
+		return 0
+	}
+	var sum int64
+	for gi := range m.groups {
+		g := &m.groups[gi]
+		if !allows[g.mask] {
+			sum += g.weight * free
+			continue
+		}
+		var unusable int64
+		if g.share > 0 {
+			c := class{share: g.share, gpuMem: g.gpuMem}
+			for d := range n.gpus {
+				if x := &n.gpus[d]; x.healthy && x.shares(&c, 1) == 0 {
+					unusable += x.share
+				}
+			}
+		} else if untouched < g.gpus {
+			unusable = free
+		} else {
+			unusable = free - whole
+		}
+		if unusable == free {
+			sum += g.weight * free
+			continue
+		}
+		for i := range g.sizes {
+			if s := &g.sizes[i]; s.cpu > n.cpu || s.mem > n.mem {
+				sum += s.weight * free
+			} else {
+				sum += s.weight * unusable
+			}
+		}
+	}
+	return sum
+}
+
+// scores is what each node is worth for so many bundles of a class at once: the smaller
+// the better.
+type scores struct {
+	mix  *mix
+	upTo int
+	node []int64
+}
+
+// scoresOf scores the nodes that have room for so many bundles of the class. The shape has
+// been asked for just before.
+func (o *overlay) scoresOf(s *shape, c *class, times int64) []int64 {
+	x := s.scores[times]
+	changed, ok := []int32(nil), false
+	if x != nil && x.mix == o.mix {
+		changed, ok = o.idx.since(x.upTo)
+	}
+	if !ok {
+		x = &scores{mix: o.mix, node: make([]int64, len(o.nodes))}
+		if s.scores == nil || len(s.scores) > 8 {
+			s.scores = map[int64]*scores{}
+		}
+		s.scores[times] = x
+		for ni, k := range s.node {
+			if int64(k) >= times {
+				x.node[ni] = o.score(int32(ni), c, times)
+			}
+		}
+	}
+	for _, ni := range changed {
+		if int64(s.node[ni]) >= times {
+			x.node[ni] = o.score(ni, c, times)
+		}
+	}
+	x.upTo = o.idx.end()
+	return x.node
+}
+
+// score is what so many bundles of the class add to the fragments of a node.
+func (o *overlay) score(ni int32, c *class, times int64) int64 {
+	n := o.nodes[ni]
+	allows := o.allows(int(ni))
+	before := o.mix.fragments(n, allows)
+	after := n.clone()
+	for range times {
+		if _, ok := after.takeFor(c, o.mix, allows); !ok {
+			return math.MaxInt64
+		}
+	}
+	return o.mix.fragments(after, allows) - before
+}
+
+// allows is which groups of the mix may use the node.
+func (o *overlay) allows(ni int) []bool {
+	if o.mix == nil {
+		return nil
+	}
+	if len(o.allowed) != len(o.nodes) {
+		o.allowed = make([][]bool, len(o.nodes))
+	}
+	if o.allowed[ni] == nil {
+		o.allowed[ni] = o.mix.allows(o.nodes[ni])
+	}
+	return o.allowed[ni]
+}
+
+// shareDevice is the device of the node for one share: where it leaves least that the next
+// request cannot use, then the one that it fills best.
+func (n *nodeState) shareDevice(c *class, m *mix, allows []bool) int {
+	best, least := -1, int64(0)
+	for d := range n.gpus {
+		if n.gpus[d].shares(c, 1) < 1 {
+			continue
+		}
+		if m == nil {
+			if best < 0 || fuller(&n.gpus[d], &n.gpus[best]) {
+				best = d
+			}
+			continue
+		}
+		if slices.ContainsFunc(n.gpus[:d], func(g gpuState) bool { return g.like(&n.gpus[d]) }) {
+			continue
+		}
+		before := n.gpus[d]
+		n.gpus[d].takeShare(c)
+		left := m.fragments(n, allows)
+		n.gpus[d] = before
+		if best < 0 || left < least || left == least && fuller(&n.gpus[d], &n.gpus[best]) {
+			best, least = d, left
+		}
+	}
+	return best
+}

@@ -1,0 +1,99 @@
+package state
+
+// Change says that a command wrote or deleted a record. Of a hold it names the node and
+// the group, of a checkpoint its run, of other tables the record's own id.
+type Change struct {
+	Index uint64
+	Table Table
+	ID    string
+}
+
+// Table names what a Change is about.
+type Table string
+
+// Tables of changes. What is in none of them changes nothing that a scheduler looks at.
+const (
+	ChangedNode  Table = "node"  // its record, or what is held on it
+	ChangedGroup Table = "group" // its record, its job's, or what it holds
+	ChangedRun   Table = "run"   // a checkpoint of it
+	ChangedOther Table = "other" // any table that is small enough to be read whole
+)
+
+// keptChanges bounds the journal; who comes later reads everything.
+const keptChanges = 1 << 16
+
+// journal remembers the newest changes, so that a reader which follows the state looks at
+// what changed and not at everything. It is no part of the state: each replica has its
+// own, and a restored one begins with none.
+type journal struct {
+	from    uint64 // changes of this index and later ones are all there
+	changes []Change
+}
+
+// touch notes what a record says of itself.
+func (t *tx) touch(rec any) {
+	note := func(table Table, id string) {
+		if n := len(t.touched); n > 0 && t.touched[n-1].Table == table && t.touched[n-1].ID == id {
+			return
+		}
+		t.touched = append(t.touched, Change{Index: t.index, Table: table, ID: id})
+	}
+	switch r := rec.(type) {
+	case *Node:
+		note(ChangedNode, r.ID)
+	case *Hold:
+		note(ChangedNode, r.Node)
+		note(ChangedGroup, r.Group)
+	case *Group:
+		note(ChangedGroup, r.ID)
+	case *Job:
+		note(ChangedGroup, r.Group)
+	case *Checkpoint:
+		note(ChangedRun, r.Run)
+	case *Event, *Meta, *Alloc, *Idempotency, *Token, *Run:
+	default:
+		note(ChangedOther, "")
+	}
+}
+
+// add appends the changes of one entry.
+func (j *journal) add(index uint64, changes []Change) {
+	if j.from == 0 {
+		j.from = index
+	}
+	if len(j.changes)+len(changes) > 2*keptChanges {
+		drop := len(j.changes) - keptChanges
+		if drop < 0 {
+			drop = 0
+		}
+		for drop < len(j.changes) && drop > 0 && j.changes[drop].Index == j.changes[drop-1].Index {
+			drop++ // an entry is kept whole or not at all
+		}
+		if drop > 0 {
+			j.from = j.changes[drop-1].Index + 1
+			j.changes = append([]Change(nil), j.changes[drop:]...)
+		}
+	}
+	j.changes = append(j.changes, changes...)
+}
+
+// Changes lists what was written by the entries after an index, up to and with another;
+// ok is false when they are not all remembered.
+func (s *Store) Changes(after, upTo uint64) (changes []Change, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if after < upTo && (s.journal.from == 0 || after+1 < s.journal.from) {
+		return nil, false
+	}
+	all := s.journal.changes
+	i := len(all)
+	for i > 0 && all[i-1].Index > after {
+		i--
+	}
+	for _, c := range all[i:] {
+		if c.Index <= upTo {
+			changes = append(changes, c)
+		}
+	}
+	return changes, true
+}

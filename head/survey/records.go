@@ -1,0 +1,126 @@
+package survey
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/troupe-runtime/troupe/head/schedule"
+	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/runtime/api"
+	"github.com/troupe-runtime/troupe/runtime/unit"
+)
+
+// Node is one node; said is what its agent said last of its devices.
+func Node(v *state.View, n *state.Node, said []api.GPU) *schedule.Node {
+	u := v.UseOf(n.ID)
+	out := &schedule.Node{
+		ID: n.ID, Name: n.Info.Name, Ready: n.Schedulable(), Why: n.WhyNot(), Labels: n.Info.Labels,
+		Pool: n.Info.Labels["pool"], CPU: n.Info.CPU, Memory: n.Info.Memory,
+		FreeCPU: n.Info.CPU - u.CPU, FreeMemory: n.Info.Memory - u.Memory, GPUs: make([]schedule.GPU, 0, len(n.Info.GPUs)),
+	}
+	for i, g := range n.Info.GPUs {
+		now := saidOf(said, i, g.UUID)
+		d := u.Devices[g.UUID]
+		gpu := schedule.GPU{
+			UUID: g.UUID, Model: g.Model, Usable: unit.Bytes(g.Usable),
+			Free: unit.Bytes(g.Usable) - d.Memory, Share: 1000 - d.Share,
+			Healthy: Healthy(g.Health, now.Health), Why: cmp.Or(now.Note, g.Note),
+		}
+		if d.Whole {
+			gpu.Free, gpu.Share = 0, 0
+		}
+		out.GPUs = append(out.GPUs, gpu)
+	}
+	return out
+}
+
+// saidOf finds a device in what an agent said, mostly at its own place.
+func saidOf(said []api.GPU, i int, uuid string) api.GPU {
+	if i < len(said) && said[i].UUID == uuid {
+		return said[i]
+	}
+	for _, g := range said {
+		if g.UUID == uuid {
+			return g
+		}
+	}
+	return api.GPU{}
+}
+
+// Healthy: a device is offered only while nothing says otherwise.
+func Healthy(words ...string) bool {
+	for _, w := range words {
+		if w != "" && w != "ok" {
+			return false
+		}
+	}
+	return true
+}
+
+// Request is one group that waits; now is in nanoseconds.
+func Request(v *state.View, g *state.Group, now int64) *schedule.Request {
+	return &schedule.Request{ID: g.ID, Name: Name(v, g), Spec: g.Spec, Seq: g.Seq, Keep: g.Keep, Avoid: Avoided(v.Job(g.Job), now)}
+}
+
+// Avoided are the nodes that a job keeps off at a time, with what people are to know of it.
+func Avoided(j *state.Job, now int64) map[string]string {
+	if j == nil || len(j.Excluded) == 0 {
+		return nil
+	}
+	out := map[string]string{}
+	for _, x := range j.Barred(now) {
+		out[x.Node] = fmt.Sprintf("excluded until %s: %s", time.Unix(0, x.Until).UTC().Format("15:04:05"), x.Why)
+	}
+	return out
+}
+
+// Name is what people know a group by: its job, its own name, else its id.
+func Name(v *state.View, g *state.Group) string { return cmp.Or(g.Job, g.Spec.Name, g.ID) }
+
+// Holders are what a group holds, and what it held and nobody has proven free yet.
+func Holders(v *state.View, group string) []*schedule.Holder {
+	var kept, leaving *schedule.Holder
+	for _, hold := range v.HoldsOf(group) {
+		at := &kept
+		if hold.Releasing {
+			at = &leaving
+		}
+		if *at == nil {
+			*at = newHolder(v, group, hold.Releasing)
+		}
+		x := *at
+		x.Bundles = append(x.Bundles, schedule.Held{
+			Node: hold.Node, CPU: hold.Need.CPU, Memory: hold.Need.Memory, Devices: hold.Devices,
+			Share: hold.Need.Share, GPUMemory: hold.Need.GPUMemory,
+		})
+		x.CPU += hold.Need.CPU
+		x.Memory += hold.Need.Memory
+		x.GPUs += hold.Need.GPUs
+		if len(x.Nodes) == 0 || x.Nodes[len(x.Nodes)-1] != hold.Node {
+			x.Nodes = append(x.Nodes, hold.Node)
+		}
+	}
+	var out []*schedule.Holder
+	for _, x := range []*schedule.Holder{kept, leaving} {
+		if x != nil {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+func newHolder(v *state.View, group string, releasing bool) *schedule.Holder {
+	x := &schedule.Holder{Group: group, Name: group, Releasing: releasing}
+	if g := v.Group(group); g != nil {
+		x.Name = Name(v, g)
+	}
+	return x
+}
+
+// other is what is small and changes seldom: it is read whole.
+type other struct{}
+
+func readOther(*state.View) other { return other{} }
+
+func (o *other) give(*schedule.Snapshot) {}
