@@ -24,9 +24,11 @@ func (c *cycle) claims() {
 			c.unclaim = append(c.unclaim, Unclaim{Group: r.ID, Why: why})
 			continue
 		}
-		if spots := c.free.spotsAt(d, r.Claim); spots != nil {
-			c.decisions[i].Bundles = c.free.commit(r.ID, spots, nil)
-			c.placed = append(c.placed, placedNow{request: r, at: c.decisions[i].Bundles})
+		if !c.admitted(r, d) {
+			c.unclaim = append(c.unclaim, Unclaim{Group: r.ID, Why: "its quota does not allow it any more"})
+			continue
+		}
+		if spots := c.free.spotsAt(d, r.Claim); spots != nil && c.take(i, d, spots, nil) {
 			continue
 		}
 		if !c.someoneLeavesFor(r) {
@@ -34,6 +36,7 @@ func (c *cycle) claims() {
 			continue
 		}
 		c.claimed = append(c.claimed, r)
+		c.quotas.charge(r, c.needs(r, d))
 		c.free.setAside(d, r.Claim)
 	}
 }

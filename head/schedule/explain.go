@@ -22,6 +22,8 @@ const (
 type explainer struct {
 	s       *Snapshot
 	now     time.Time
+	quotas  *quotas
+	turns   *turns
 	free    *overlay // at the end of the cycle
 	start   *overlay // at its beginning
 	empty   *overlay
@@ -30,8 +32,9 @@ type explainer struct {
 	at      map[string]int // node id → index in any of the overlays
 }
 
-func newExplainer(s *Snapshot, now time.Time, free *overlay, placed []placedNow) *explainer {
-	x := &explainer{s: s, free: free, now: now, start: overlayOf(s, now), empty: emptied(s.Nodes, s.Levels), fresh: map[string]*Request{}, at: map[string]int{}}
+func newExplainer(c *cycle, free *overlay) *explainer {
+	s, now, placed := c.s, c.now, c.placed
+	x := &explainer{s: s, quotas: c.quotas, turns: c.turns, free: free, now: now, start: overlayOf(s, now), empty: emptied(s.Nodes, s.Levels), fresh: map[string]*Request{}, at: map[string]int{}}
 	for ni := range x.empty.nodes {
 		x.at[x.empty.nodes[ni].id] = ni
 	}
@@ -43,6 +46,7 @@ func newExplainer(s *Snapshot, now time.Time, free *overlay, placed []placedNow)
 	slices.SortFunc(x.holders, func(a, b *Holder) int {
 		return cmp.Or(naturalCompare(a.called(), b.called()), cmp.Compare(a.Group, b.Group))
 	})
+	x.quotas.holders = x.holders
 	return x
 }
 
@@ -56,7 +60,7 @@ func (h *Holder) called() string {
 
 // holderOf turns a placement of this cycle into a holder like any other.
 func (x *explainer) holderOf(p placedNow) *Holder {
-	h := &Holder{Group: p.request.ID, Name: p.request.Name, Spec: &p.request.Spec}
+	h := &Holder{Group: p.request.ID, Name: p.request.Name, User: p.request.User, Spec: &p.request.Spec}
 	for _, at := range p.at {
 		b := &p.request.Spec.Bundles[at.Bundle]
 		h.Nodes = append(h.Nodes, at.Node)
@@ -85,13 +89,24 @@ func (x *explainer) shareBytesOf(at api.Placed, b *api.Bundle) unit.Bytes {
 // for one.
 func (x *explainer) explain(r *Request) []api.Reason {
 	d := newDemand(r, x.now)
-	need := d.sum().text(d.sum())
 	if len(r.Spec.Bundles) == 0 {
 		return []api.Reason{{
 			Code: api.ReasonBadSpec, Text: "the group has no bundles, so there is nothing to place",
 			Frees: "a request with at least one bundle",
 		}}
 	}
+	// Tenant and queue come first, as they did when it was looked at.
+	quota := x.quotaReasons(r, d)
+	if len(quota) > 0 && quota[0].Code == api.ReasonMisconfigured {
+		return quota
+	}
+	return append(quota, x.roomReasons(r, d, len(quota) > 0)...)
+}
+
+// roomReasons explains what the nodes do not have. With more reasons before, there may be
+// none.
+func (x *explainer) roomReasons(r *Request, d *demand, more bool) []api.Reason {
+	need := d.sum().text(d.sum())
 	if len(x.s.Nodes) == 0 {
 		return []api.Reason{{
 			Code: api.ReasonFit, Text: "no node has joined; the request needs " + need, Need: need, Have: "no node",
@@ -100,6 +115,9 @@ func (x *explainer) explain(r *Request) []api.Reason {
 	}
 	if never := Never(x.s, r.Spec); never != nil {
 		return []api.Reason{*never}
+	}
+	if more && place(x.free, d).spots != nil {
+		return nil
 	}
 
 	short := findShortage(x.free, d, false)
@@ -154,7 +172,7 @@ func (x *explainer) orderReason(r *Request, d *demand) (api.Reason, bool) {
 		if f == nil || !x.inTheWay(d, h, amount{}) {
 			continue
 		}
-		ahead = append(ahead, fmt.Sprintf("%s (%s)", h.called(), x.turn(f, r)))
+		ahead = append(ahead, fmt.Sprintf("%s (%s)", h.called(), x.turns.because(f, r)))
 	}
 	if len(ahead) == 0 {
 		return api.Reason{}, false
@@ -169,17 +187,6 @@ func (x *explainer) orderReason(r *Request, d *demand) (api.Reason, bool) {
 		Code: api.ReasonOrder, Text: "would fit, but the room went to " + shortList(ahead),
 		Blockers: bare[:min(len(bare), named)], Frees: "the end of " + shortList(bare),
 	}, true
-}
-
-// turn says why the other request was placed and this one not.
-func (x *explainer) turn(other, r *Request) string {
-	switch {
-	case other.Spec.Priority > r.Spec.Priority:
-		return fmt.Sprintf("priority %d over %d", other.Spec.Priority, r.Spec.Priority)
-	case byTurn(other, r) < 0:
-		return "submitted earlier"
-	}
-	return "smaller, fitted beside"
 }
 
 // healthReason names nodes that would serve the request and are not ready, and devices

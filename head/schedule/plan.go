@@ -66,7 +66,9 @@ type cycle struct {
 	now time.Time
 	mem *memory
 
-	free      *overlay   // what is free; each placement is taken out of it
+	free      *overlay // what is free; each placement is taken out of it
+	quotas    *quotas  // what is charged to tenants and queues; each placement is
+	turns     *turns
 	order     []*Request // in the order of turns
 	decisions []Decision // one for each of order
 	placed    []placedNow
@@ -125,7 +127,9 @@ func (c *cycle) look() {
 
 // 2. Order: who is looked at first.
 func (c *cycle) line() {
-	c.order = ordered(c.s, c.now)
+	c.quotas = newQuotas(c.s)
+	c.turns = newTurns(c.s, c.quotas, func(r *Request) amount { return c.mem.demandOf(r, c.now).sum() }, c.now)
+	c.order = c.turns.list
 	c.decisions = make([]Decision, len(c.order))
 	for i, r := range c.order {
 		c.decisions[i].Group = r.ID
@@ -146,7 +150,7 @@ func (c *cycle) place() {
 			continue
 		}
 		d := c.mem.demandOf(r, c.now)
-		if failed[d] {
+		if failed[d] || !c.admitted(r, d) {
 			continue
 		}
 		got := c.try(d)
@@ -154,9 +158,7 @@ func (c *cycle) place() {
 			failed[d] = true
 			continue
 		}
-		c.decisions[i].Bundles = c.free.commit(r.ID, got.spots, got.chosen)
-		c.decisions[i].Chosen = got.chosen
-		c.placed = append(c.placed, placedNow{request: r, at: c.decisions[i].Bundles})
+		c.take(i, d, got.spots, got.chosen)
 	}
 }
 
@@ -200,9 +202,9 @@ func (r *Result) Why(group string) []api.Reason {
 		return claim
 	}
 	if r.explain == nil {
-		r.explain = newExplainer(c.s, c.now, r.left, c.placed)
+		r.explain = newExplainer(c, r.left)
 	}
-	key := demandKey(c.order[i])
+	key := demandKey(c.order[i]) + c.turns.kin(c.order[i])
 	if r.told[key] == nil {
 		r.told[key] = r.explain.explain(c.order[i])
 	}

@@ -74,6 +74,9 @@ func (c *cycle) preempt() {
 			continue
 		}
 		d := c.mem.demandOf(r, c.now)
+		if !c.admitted(r, d) {
+			continue
+		}
 		if before, ok := tried[d]; ok && before.compare(rank) >= 0 {
 			continue // an equal demand of this or a higher rank found nothing
 		}

@@ -91,6 +91,9 @@ const (
 	ReasonNodeLost    ReasonCode = "NodeLost"
 	ReasonRestore     ReasonCode = "Restore"
 	ReasonBadSpec     ReasonCode = "BadSpec"
+	// ReasonMisconfigured: what the request names does not exist or does not go together, so
+	// that it does not wait for anything but a change.
+	ReasonMisconfigured ReasonCode = "Misconfigured"
 	ReasonStore       ReasonCode = "Store"      // the nodes of the group do not see one checkpoint store
 	ReasonExcluded    ReasonCode = "Excluded"   // a node is kept from the job after repeated failures
 	ReasonPreempted   ReasonCode = "Preempted"  // ended for more important work; it goes on when there is room again
