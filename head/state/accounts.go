@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -15,19 +16,22 @@ type Account struct {
 	// Charged is what placed groups hold. A released hold is no longer charged to tenant
 	// and queue; to a node and a capacity it is until nothing can use it any more (P2).
 	Charged api.Amounts `json:"charged,omitempty"`
+	// Assured is the part of it that work holds which may not be preempted.
+	Assured api.Amounts `json:"assured,omitempty"`
 	// Used is the decayed use of a tenant or queue as of At: thousandths of GPU-seconds.
 	Used int64 `json:"used,omitempty"`
 	At   int64 `json:"at,omitempty"` // ns
 }
 
 const (
-	accountQueue    = "queue/"
+	// AccountQueue begins the ids of the accounts of tenants and queues.
+	AccountQueue    = "queue/"
 	accountCapacity = "capacity/"
 )
 
 // QueueAccount is what is charged to a tenant or queue; nil: nothing ever was.
 func (v *View) QueueAccount(name string) *Account {
-	return first[Account](v.txn, tAccount, "id", accountQueue+name)
+	return first[Account](v.txn, tAccount, "id", AccountQueue+name)
 }
 
 // CapacityAccount is what is charged to a capacity, in a domain of its level or, with an
@@ -59,6 +63,9 @@ func (h *Hold) Amounts() api.Amounts {
 	each := int64(1000)
 	if h.Need.Share > 0 {
 		each = h.Need.Share
+	}
+	for _, u := range h.Uses {
+		add(u.Of, u.N)
 	}
 	add("cpu", int64(h.Need.CPU))
 	add("memory", int64(h.Need.Memory))
@@ -118,22 +125,28 @@ func (v *View) debtors(tenant, queue string) []string {
 type bill struct {
 	t     *tx
 	order []string
-	by    map[string]map[string]int64
+	by    map[string]map[due]int64
 	paths map[[2]string][]string
 }
 
-func (t *tx) newBill() *bill {
-	return &bill{t: t, by: map[string]map[string]int64{}, paths: map[[2]string][]string{}}
+// due is one line of an account: of what, and whether it is work that may not be preempted.
+type due struct {
+	of      string
+	assured bool
 }
 
-func (b *bill) add(account, of string, n int64) {
+func (t *tx) newBill() *bill {
+	return &bill{t: t, by: map[string]map[due]int64{}, paths: map[[2]string][]string{}}
+}
+
+func (b *bill) add(account string, d due, n int64) {
 	m := b.by[account]
 	if m == nil {
-		m = map[string]int64{}
+		m = map[due]int64{}
 		b.by[account] = m
 		b.order = append(b.order, account)
 	}
-	m[of] += n
+	m[d] += n
 }
 
 // quota charges a hold to its tenant and queue, or with sign -1 gives it back.
@@ -147,7 +160,10 @@ func (b *bill) quota(h *Hold, sign int64) {
 	amounts := h.Amounts()
 	for _, name := range path {
 		for _, a := range amounts {
-			b.add(accountQueue+name, a.Of, sign*a.N)
+			b.add(AccountQueue+name, due{of: a.Of}, sign*a.N)
+			if !h.Preemptible {
+				b.add(AccountQueue+name, due{a.Of, true}, sign*a.N)
+			}
 		}
 	}
 }
@@ -159,7 +175,7 @@ func (b *bill) uses(h *Hold, sign int64) {
 		if i < len(h.Domains) {
 			domain = h.Domains[i]
 		}
-		b.add(capacityID(u.Of, domain), u.Of, sign*u.N)
+		b.add(capacityID(u.Of, domain), due{of: u.Of}, sign*u.N)
 	}
 }
 
@@ -179,25 +195,31 @@ func (b *bill) turn(was, is *Hold) {
 	}
 }
 
-// over says which limit the bill would break; "": none. What only shrinks breaks none,
-// also where a limit was lowered below what is charged.
+// over says which limit or guarantee the bill would break; "": none. What only shrinks
+// breaks none, also where a limit was lowered below what is charged. What may not be
+// preempted stays within the guarantees of its tenant and queue, other work within limits
+// alone; that nothing is taken which others do not lend is the scheduler's to see to.
 func (b *bill) over() string {
 	tree := b.t.Tree()
 	for _, id := range b.order {
-		charged := b.t.charged(id)
-		for _, of := range sortedNames(b.by[id]) {
-			n := b.by[id][of]
+		a := b.t.account(id)
+		for _, d := range sortedDues(b.by[id]) {
+			n, of := b.by[id][d], d.of
 			if n <= 0 {
 				continue
 			}
-			have, _ := charged.Get(of)
-			if name, ok := strings.CutPrefix(id, accountQueue); ok {
+			have := a.of(d)
+			if name, ok := strings.CutPrefix(id, AccountQueue); ok {
 				q := tree.Get(name)
 				if q == nil {
 					continue
 				}
-				if limit, ok := q.Limit.Get(of); ok && n > limit-have {
-					return fmt.Sprintf("%s would have %d of %s, its limit is %d", name, have+n, of, limit)
+				most, word := q.Limit, "its limit"
+				if d.assured {
+					most, word = q.Guaranteed, "guaranteed"
+				}
+				if limit, ok := most.Get(of); ok && n > limit-have {
+					return fmt.Sprintf("%s would have %d of %s, %s is %d", name, have+n, of, word, limit)
 				}
 				continue
 			}
@@ -224,21 +246,12 @@ func (b *bill) over() string {
 // write settles the bill. Use is advanced to now with what was charged until now.
 func (b *bill) write() {
 	for _, id := range b.order {
-		a := Account{ID: id, At: b.t.now}
-		if old := first[Account](b.t.txn, tAccount, "id", id); old != nil {
-			a = *old
-		}
-		if strings.HasPrefix(id, accountQueue) {
+		a := b.t.account(id)
+		if strings.HasPrefix(id, AccountQueue) {
 			a.Used, a.At = a.UsedAt(b.t.now, b.t.Settings().halfLife()), max(a.At, b.t.now)
 		}
-		charged := a.Charged
-		for _, of := range sortedNames(b.by[id]) {
-			had, _ := charged.Get(of)
-			charged = charged.With(of, had+b.by[id][of])
-		}
-		a.Charged = slices.DeleteFunc(charged, func(x api.Amount) bool { return x.N == 0 })
-		if len(a.Charged) == 0 {
-			a.Charged = nil
+		for _, d := range sortedDues(b.by[id]) {
+			a.set(d, a.of(d)+b.by[id][d])
 		}
 		if len(a.Charged) == 0 && a.Used == 0 {
 			b.t.drop(tAccount, &a)
@@ -248,23 +261,58 @@ func (b *bill) write() {
 	}
 }
 
-func (v *View) charged(account string) api.Amounts {
-	if a := first[Account](v.txn, tAccount, "id", account); a != nil {
-		return a.Charged
+// account is the record of an id, or an empty one.
+func (v *View) account(id string) Account {
+	if a := first[Account](v.txn, tAccount, "id", id); a != nil {
+		return *a
 	}
-	return nil
+	return Account{ID: id}
 }
 
-func sortedNames(m map[string]int64) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
+// of is one line of the account.
+func (a *Account) of(d due) int64 {
+	list := a.Charged
+	if d.assured {
+		list = a.Assured
 	}
-	slices.Sort(out)
-	return out
+	n, _ := list.Get(d.of)
+	return n
 }
 
-// dropHold frees a hold in the state and in the books.
+func (a *Account) set(d due, n int64) {
+	list := &a.Charged
+	if d.assured {
+		list = &a.Assured
+	}
+	*list = slices.DeleteFunc(list.With(d.of, n), func(x api.Amount) bool { return x.N == 0 })
+	if len(*list) == 0 {
+		*list = nil
+	}
+}
+
+// dues are the lines of the account with what is charged.
+func (a *Account) dues(f func(d due, n int64)) {
+	for _, x := range a.Charged {
+		f(due{of: x.Of}, x.N)
+	}
+	for _, x := range a.Assured {
+		f(due{x.Of, true}, x.N)
+	}
+}
+
+func sortedDues(m map[due]int64) []due {
+	return slices.SortedFunc(maps.Keys(m), func(a, b due) int {
+		if a.assured != b.assured {
+			if a.assured {
+				return 1
+			}
+			return -1
+		}
+		return strings.Compare(a.of, b.of)
+	})
+}
+
+// dropHolds frees holds in the state and in the books.
 func (t *tx) dropHolds(holds ...*Hold) {
 	b := t.newBill()
 	for _, h := range holds {
@@ -279,9 +327,7 @@ func (t *tx) dropHolds(holds ...*Hold) {
 func (t *tx) recharge() {
 	b := t.newBill()
 	for _, a := range t.Accounts() {
-		for _, x := range a.Charged {
-			b.add(a.ID, x.Of, -x.N)
-		}
+		a.dues(func(d due, n int64) { b.add(a.ID, d, -n) })
 	}
 	for _, h := range t.Holds() {
 		b.turn(nil, h)
@@ -298,17 +344,17 @@ func checkAccounts(v *View, bad func(string, ...any)) {
 		b.turn(nil, h)
 	}
 	for _, a := range v.Accounts() {
-		for _, x := range a.Charged {
-			if x.N < 0 {
-				bad("P8: %s is charged %d of %s", a.ID, x.N, x.Of)
+		a.dues(func(d due, n int64) {
+			if n < 0 {
+				bad("P8: %s is charged %d of %s", a.ID, n, d.of)
 			}
-			b.add(a.ID, x.Of, -x.N)
-		}
+			b.add(a.ID, d, -n)
+		})
 	}
 	for _, id := range b.order {
-		for _, of := range sortedNames(b.by[id]) {
-			if n := b.by[id][of]; n != 0 {
-				bad("P8: %s is charged %d of %s less than is held", id, n, of)
+		for _, d := range sortedDues(b.by[id]) {
+			if n := b.by[id][d]; n != 0 {
+				bad("P8: %s is charged %d of %s less than is held", id, n, d.of)
 			}
 		}
 	}

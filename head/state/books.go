@@ -136,6 +136,7 @@ func (k *taking) take(i int, p api.Placed, need api.Resources) (Bundle, error) {
 	if err := fit(n, u, p, need, h); err != nil {
 		return Bundle{}, err
 	}
+	h.Preemptible = k.g.Spec.Preemptible
 	h.Models, h.Uses = n.modelsOf(p.Devices), k.g.Spec.Uses
 	h.Domains = k.t.domainsOf(p.Node, h.Uses)
 	k.holds = append(k.holds, h)

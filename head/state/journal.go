@@ -16,6 +16,7 @@ const (
 	ChangedNode  Table = "node"  // its record, or what is held on it
 	ChangedGroup Table = "group" // its record, its job's, or what it holds
 	ChangedRun   Table = "run"   // a checkpoint of it
+	ChangedQuota Table = "quota" // what is charged to a tenant, queue or capacity
 	ChangedOther Table = "other" // any table that is small enough to be read whole
 )
 
@@ -50,7 +51,9 @@ func (t *tx) touch(rec any) {
 		note(ChangedGroup, r.Group)
 	case *Checkpoint:
 		note(ChangedRun, r.Run)
-	case *Event, *Meta, *Alloc, *Idempotency, *Token, *Run:
+	case *Account:
+		note(ChangedQuota, r.ID)
+	case *Event, *Meta, *Alloc, *Idempotency, *Token, *Run, *Past:
 	default:
 		note(ChangedOther, "")
 	}

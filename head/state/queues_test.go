@@ -453,3 +453,23 @@ func TestDeclaredSurvives(t *testing.T) {
 		t.Error("a replay differs")
 	}
 }
+
+// What may not be preempted stays within the guarantee, other work within the limit alone.
+func TestGuarantee(t *testing.T) {
+	m := newMachine(t)
+	m.node("n1", 6)
+	m.ok(KindPutQueues, PutQueues{Queues: []api.Queue{{Name: "nlp", Tenant: true, Guaranteed: amounts("gpu", 2000), Limit: amounts("gpu", 5000)}}})
+	spot := func(g *api.GroupSpec) { g.Preemptible = true }
+	m.ask("big", "nlp", "default", 3, nil)
+	m.ask("spot", "nlp", "default", 3, spot)
+	m.ask("small", "nlp", "default", 2, nil)
+	m.ask("more", "nlp", "default", 1, spot)
+	m.refused("conflict", KindPlaceGroup, PlaceGroup{Group: "pg-big", Placement: at("n1", 0, 3)})
+	m.ok(KindPlaceGroup, PlaceGroup{Group: "pg-spot", Placement: at("n1", 0, 3)})
+	m.ok(KindPlaceGroup, PlaceGroup{Group: "pg-small", Placement: at("n1", 3, 2)})
+	m.refused("conflict", KindPlaceGroup, PlaceGroup{Group: "pg-more", Placement: at("n1", 5, 1)}) // 6 of 5
+	a := m.s.View().QueueAccount("nlp")
+	if n, _ := a.Assured.Get("gpu"); n != 2000 || m.gpus("nlp") != 5000 {
+		t.Errorf("%d assured of %d", n, m.gpus("nlp"))
+	}
+}

@@ -135,9 +135,11 @@ type Hold struct {
 	Since     int64         `json:"since"`
 	// Models of its devices, one word for all that are equal; Uses is what it takes of
 	// capacities, and Domains where of those that each domain has of its own.
-	Models  []string    `json:"models,omitempty"`
-	Uses    api.Amounts `json:"uses,omitempty"`
-	Domains []string    `json:"domains,omitempty"`
+	Models []string `json:"models,omitempty"`
+	// Preemptible work does not count against what is guaranteed.
+	Preemptible bool        `json:"preemptible,omitempty"`
+	Uses        api.Amounts `json:"uses,omitempty"`
+	Domains     []string    `json:"domains,omitempty"`
 }
 
 // Alloc is the processes of one job on one node; they use the listed holds.

@@ -60,7 +60,26 @@ func Healthy(words ...string) bool {
 
 // Request is one group that waits; now is in nanoseconds.
 func Request(v *state.View, g *state.Group, now int64) *schedule.Request {
-	return &schedule.Request{ID: g.ID, Name: Name(v, g), Spec: g.Spec, Seq: g.Seq, Keep: g.Keep, Avoid: Avoided(v.Job(g.Job), now)}
+	j := v.Job(g.Job)
+	r := &schedule.Request{
+		ID: g.ID, Name: Name(v, g), User: g.User, Spec: g.Spec, Seq: g.Seq, Since: at(g.Since),
+		Expect: time.Duration(max(0, g.Expect-g.Ran)), Claim: g.Claim, Leaving: g.Leaving, Keep: g.Keep, Avoid: Avoided(j, now),
+	}
+	if g.Expect > 0 && r.Expect == 0 {
+		r.Expect = time.Second // it has held more than was expected, and is about to end
+	}
+	if j != nil {
+		r.Evictions = j.Evictions
+	}
+	return r
+}
+
+// at is a time of the log; zero for none.
+func at(ns int64) time.Time {
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns).UTC()
 }
 
 // Avoided are the nodes that a job keeps off at a time, with what people are to know of it.
@@ -112,15 +131,24 @@ func Holders(v *state.View, group string) []*schedule.Holder {
 
 func newHolder(v *state.View, group string, releasing bool) *schedule.Holder {
 	x := &schedule.Holder{Group: group, Name: group, Releasing: releasing}
-	if g := v.Group(group); g != nil {
-		x.Name = Name(v, g)
+	g := v.Group(group)
+	if g == nil {
+		return x
+	}
+	x.Name, x.Spec, x.User, x.Seq, x.Started = Name(v, g), &g.Spec, g.User, g.Seq, at(g.Begun)
+	if g.Expect > 0 && g.Begun != 0 {
+		x.Ends = at(g.Begun + max(0, g.Expect-g.Ran))
+	}
+	j := v.Job(g.Job)
+	if j == nil {
+		return x
+	}
+	x.Evictions = j.Evictions
+	if c := v.NewestCommitted(j.Run()); c != nil {
+		x.Committed = at(c.Committed)
+	}
+	if d := j.Drain; d != nil {
+		x.LeavingFor = d.For
 	}
 	return x
 }
-
-// other is what is small and changes seldom: it is read whole.
-type other struct{}
-
-func readOther(*state.View) other { return other{} }
-
-func (o *other) give(*schedule.Snapshot) {}

@@ -36,8 +36,11 @@ type Survey struct {
 	pending sorted[*schedule.Request]
 	holders sorted[[]*schedule.Holder]
 	// timed are pending groups whose request depends on the time besides.
-	timed map[string]bool
-	other other
+	timed    map[string]bool
+	declared declared
+	// queues is the tree with its use, as of a time; what was charged since changes it.
+	queues *schedule.Queues
+	usedAt int64
 }
 
 // New makes a survey that remembers nothing yet.
@@ -69,7 +72,10 @@ func (s *Survey) Snapshot(v *state.View, now int64) *schedule.Snapshot {
 	for _, hs := range s.holders.values {
 		out.Holders = append(out.Holders, hs...)
 	}
-	s.other.give(out)
+	if s.queues == nil || now-s.usedAt >= useFresh || now < s.usedAt {
+		s.queues, s.usedAt = queuesOf(v, s.declared.queues, now), now
+	}
+	s.declared.give(out, s.queues)
 	return out
 }
 
@@ -90,7 +96,7 @@ func (s *Survey) whole(v *state.View, now int64) {
 		}
 		last = h.Group
 	}
-	s.other = readOther(v)
+	s.declared, s.queues = readDeclared(v), nil
 }
 
 // follow reads what was changed since the last snapshot.
@@ -108,6 +114,8 @@ func (s *Survey) follow(v *state.View, now int64, changes []state.Change) {
 					groups[j.Group] = true
 				}
 			}
+		case state.ChangedQuota:
+			s.queues = nil
 		case state.ChangedOther:
 			others = true
 		}
@@ -123,7 +131,7 @@ func (s *Survey) follow(v *state.View, now int64, changes []state.Change) {
 		s.holder(v, id)
 	}
 	if others {
-		s.other = readOther(v)
+		s.declared, s.queues = readDeclared(v), nil
 	}
 }
 
@@ -165,7 +173,7 @@ func (s *Survey) node(v *state.View, id string) {
 func (s *Survey) request(v *state.View, id string, now int64) {
 	delete(s.timed, id)
 	g := v.Group(id)
-	if g == nil || g.State != api.GroupPending || s.seen.Skip != nil && s.seen.Skip(v, g) {
+	if g == nil || g.State != api.GroupPending || g.Parked != "" || s.seen.Skip != nil && s.seen.Skip(v, g) {
 		s.pending.remove(id)
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -80,6 +81,16 @@ func TestFollowsTheState(t *testing.T) {
 			"health": func(rt *rapid.T) {
 				n := node()
 				said[n] = []api.GPU{{UUID: n + "-0", Health: rapid.SampledFrom([]string{"ok", "bad"}).Draw(rt, "health")}}
+			},
+			"declare": func(rt *rapid.T) {
+				n := int64(rapid.IntRange(0, 3).Draw(rt, "n"))
+				limit := api.Amounts{{Of: "gpu", N: 1000 * n}}
+				m.do(state.KindPutQueues, state.PutQueues{Whole: true, Queues: []api.Queue{{Name: "default", Tenant: true, Limit: limit}}})
+				m.do(state.KindPutCapacities, state.PutCapacities{Capacities: []api.Capacity{{Name: "nfs", Total: n}}})
+				m.do(state.KindPutSettings, state.PutSettings{Levels: &[]api.Level{{Name: "rack", Label: fmt.Sprint("l", n)}}})
+				m.do(state.KindPutLinks, state.PutLinks{Links: []api.Link{{A: "n0", B: fmt.Sprint("n", n), Healthy: n > 1, Checked: time.Unix(n, 0)}}})
+				r := api.Reservation{Name: fmt.Sprint("r", n), Count: 1, Tenant: "default", End: time.Unix(n+1, 0)}
+				m.do(state.KindPutReservation, state.PutReservation{Reservation: r, Remove: rapid.Bool().Draw(rt, "remove")})
 			},
 			"look": func(*rapid.T) { follower.Snapshot(m.store.View(), 0) },
 			"": func(rt *rapid.T) {
