@@ -95,6 +95,13 @@ func (x *explainer) explain(r *Request) []api.Reason {
 			Frees: "a request with at least one bundle",
 		}}
 	}
+	if d.incomplete() {
+		return []api.Reason{{
+			Code: api.ReasonBadSpec, Text: fmt.Sprintf("gang incomplete %d/%d: it has fewer bundles than it is to start with", d.total, max(d.least, d.inRoles())),
+			Need: plural(max(d.least, d.inRoles()), "bundle"), Have: plural(int64(d.total), "bundle"),
+			Missing: plural(max(0, max(d.least, d.inRoles())-int64(d.total)), "bundle"), Frees: "the bundles that are missing",
+		}}
+	}
 	// Tenant and queue come first, as they did when it was looked at.
 	quota := x.quotaReasons(r, d)
 	if len(quota) > 0 && quota[0].Code == api.ReasonMisconfigured {
@@ -136,6 +143,12 @@ func (x *explainer) roomReasons(r *Request, d *demand, more bool) []api.Reason {
 	}
 
 	var out []api.Reason
+	if why, ok := x.linkReason(r, d); ok {
+		return append(out, why)
+	}
+	if why, ok := x.levelWaitReason(r, d); ok {
+		out = append(out, why)
+	}
 	if why, ok := x.avoidReason(d); ok {
 		out = append(out, why)
 	}

@@ -97,7 +97,7 @@ func (a *area) pack(need int64, spots []spot) []spot {
 	for i, di := range kids {
 		if room[di] >= need {
 			for _, other := range kids[i:] {
-				if room[other] >= need {
+				if room[other] >= need && room[other] < room[di] {
 					di = other // the tightest that holds what is left
 				}
 			}

@@ -18,6 +18,10 @@ func Never(s *Snapshot, spec api.GroupSpec) *api.Reason {
 	}
 	o := emptied(s.Nodes, s.Levels)
 	d := newDemand(&Request{Spec: spec}, time.Time{})
+	d.required = d.required && spec.LevelWait == nil // what is preferred will be waived
+	if s, ok := d.unknownLevel(o); ok {
+		return &api.Reason{Code: s.code, Text: s.text, Need: s.need, Have: s.have, Missing: s.missing, Frees: "another level, or its declaration"}
+	}
 	got := place(o, d)
 	if got.spots != nil || !got.proven {
 		return nil
@@ -41,6 +45,11 @@ type shortage struct {
 // fails: pool, labels, one node, nodes to spread over, totals, arrangement. never words
 // it for an empty cluster.
 func findShortage(o *overlay, d *demand, never bool) shortage {
+	if s, ok := d.unknownLevel(o); ok {
+		return s
+	}
+	all := o
+	o = o.as(d)
 	var inPool []int
 	for ni := range o.nodes {
 		if n := o.nodes[ni]; n.ready && d.inPool(n) {
@@ -54,6 +63,12 @@ func findShortage(o *overlay, d *demand, never bool) shortage {
 		if s, ok := labelShortage(o, c, inPool); ok {
 			return s
 		}
+	}
+	if s, ok := wholeShortage(all, d, inPool); ok {
+		return s
+	}
+	if s, ok := levelShortage(o, d, inPool, never); ok {
+		return s
 	}
 	if d.strategy == api.StrictPack {
 		return oneNodeShortage(o, d, inPool, never)
@@ -117,6 +132,9 @@ func labelShortage(o *overlay, c *class, inPool []int) (shortage, bool) {
 	var want []string
 	for _, k := range sortedKeys(c.labels) {
 		want = append(want, k+"="+c.labels[k])
+	}
+	for i := range c.where {
+		want = append(want, ruleText(&c.where[i]))
 	}
 	var names []string
 	for _, ni := range inPool {

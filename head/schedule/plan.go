@@ -187,30 +187,40 @@ func (r *Result) Why(group string) []api.Reason {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.cycle
-	if r.at == nil {
-		r.at = make(map[string]int, len(c.order))
-		for i := range c.order {
-			r.at[c.order[i].ID] = i
-		}
-		r.told = map[string][]api.Reason{}
-	}
-	i, ok := r.at[group]
-	if !ok || r.Decisions[i].Bundles != nil {
+	i, ok := r.waiting(group)
+	if !ok {
 		return nil
 	}
 	if claim := c.claimReason(c.order[i]); claim != nil {
 		return claim
 	}
-	if r.explain == nil {
-		r.explain = newExplainer(c, r.left)
-	}
-	key := demandKey(c.order[i]) + c.turns.kin(c.order[i])
+	key := newDemand(c.order[i], c.now).key + c.turns.kin(c.order[i])
 	if r.told[key] == nil {
-		r.told[key] = r.explain.explain(c.order[i])
+		r.told[key] = r.explainer().explain(c.order[i])
 	}
 	out := slices.Clone(r.told[key])
 	if why := c.unhelpful[group]; why != "" {
 		out = append(out, api.Reason{Code: api.ReasonPreemption, Text: why, Frees: "see the other reasons"})
 	}
 	return out
+}
+
+// waiting is the index of a group in the order; false: it does not wait.
+func (r *Result) waiting(group string) (int, bool) {
+	if r.at == nil {
+		r.at = make(map[string]int, len(r.cycle.order))
+		for i := range r.cycle.order {
+			r.at[r.cycle.order[i].ID] = i
+		}
+		r.told = map[string][]api.Reason{}
+	}
+	i, ok := r.at[group]
+	return i, ok && r.Decisions[i].Bundles == nil
+}
+
+func (r *Result) explainer() *explainer {
+	if r.explain == nil {
+		r.explain = newExplainer(r.cycle, r.left)
+	}
+	return r.explain
 }

@@ -28,11 +28,16 @@ func minimum(r *api.Role) int64 {
 // incomplete reports whether the group has fewer bundles than it must start with: it is
 // still being put together.
 func (d *demand) incomplete() bool {
+	return d.least > int64(d.total) || len(d.roles) > 0 && d.inRoles() != int64(d.total)
+}
+
+// inRoles is how many bundles the roles have together.
+func (d *demand) inRoles() int64 {
 	var sum int64
 	for i := range d.roles {
 		sum = satAdd(sum, max(0, d.roles[i].Bundles))
 	}
-	return d.least > int64(d.total) || len(d.roles) > 0 && sum != int64(d.total)
+	return sum
 }
 
 // placeFewer places the largest part of the group that its minimums allow.

@@ -50,6 +50,9 @@ func Validate(spec api.GroupSpec) []api.FieldError {
 	}
 	v.perNode(&spec)
 	v.wishes(&spec)
+	v.where(spec.Where)
+	v.level(&spec)
+	v.roles(&spec)
 	for i := range spec.Bundles {
 		v.bundle(fmt.Sprintf("/bundles/%d", i), &spec.Bundles[i])
 	}
@@ -78,9 +81,6 @@ func (v *checker) wishes(s *api.GroupSpec) {
 			v.add(pointer, "is not supported")
 		}
 	}
-	refuse(len(s.Where) > 0, "/where")
-	refuse(s.WholeNodes, "/wholeNodes")
-	refuse(s.Level != "" || s.LevelWait != nil, "/level")
 	refuse(len(s.Uses) > 0, "/uses")
 	refuse(s.Preemptible, "/preemptible")
 	refuse(s.TimeLimit != 0 || s.Estimate != 0, "/timeLimit")
@@ -88,6 +88,21 @@ func (v *checker) wishes(s *api.GroupSpec) {
 	refuse(s.MaxWait != 0, "/maxWait")
 	refuse(s.Reservation != "", "/reservation")
 	refuse(len(s.Roles) > 0 || s.Min != 0, "/roles")
+}
+
+// level checks the form of a wish for a level; Never says whether it is declared.
+func (v *checker) level(s *api.GroupSpec) {
+	v.name("/level", s.Level)
+	switch {
+	case s.LevelWait == nil:
+	case s.Level == "":
+		v.add("/levelWait", "a wait for a level without a level: name one, as rack")
+	case *s.LevelWait < 0:
+		v.add("/levelWait", "%s: a wait cannot be negative", *s.LevelWait)
+	}
+	if s.WholeNodes && slices.ContainsFunc(s.Bundles, func(b api.Bundle) bool { return b.Share > 0 }) {
+		v.add("/wholeNodes", "goes with whole devices, not with a share of one")
+	}
 }
 
 type checker struct{ errs []api.FieldError }
