@@ -111,7 +111,7 @@ bench: build ## Run all benchmarks and write bench/results/table.md (about 45 mi
 		python=$$(test/scripts/python-env.sh run); "$$python" bench/table.py $(BENCHES) || bad=1; exit $$bad
 
 .PHONY: bench-recovery
-bench-recovery: build ## Time start and recovery against torchrun, and count what kills leave
+bench-recovery: build ## Time start and recovery against torchrun and Ray, lost nodes too, and count what kills leave
 	@python=$$(test/scripts/python-env.sh run); "$$python" bench/recovery/bench.py --trials $(TRIALS)
 
 .PHONY: bench-memory

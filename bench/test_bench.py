@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "recovery"))
 
 import events
 import measure
+import nodes
 from measure import Reach, Row
 
 Event = dict[str, Any]
@@ -186,3 +187,53 @@ def test_checkpoint_rows_take_the_slower_rank() -> None:
     assert (sync.ours, sync.peer, sync.reached) == (2.0, 4.0, True)
     assert list(share.ours_runs) == [10.0, 10.0]
     assert report.reached
+
+
+def wrote(attempt: int, rank: int) -> str:
+    return json.dumps({"t": 1.0 + rank, "rank": rank, "attempt": attempt, "pid": 10 + rank}) + "\n"
+
+
+def test_an_attempt_runs_when_all_its_ranks_do() -> None:
+    old = wrote(0, 0) + wrote(0, 1)
+    assert nodes.starts("", 0) is None
+    assert nodes.starts(old, 1) is None
+    assert nodes.starts(old + wrote(1, 1) + wrote(1, 0)[:-1], 1) is None, (
+        "a line without its end is not there yet"
+    )
+    rows = nodes.starts(old + wrote(1, 1) + wrote(1, 0), 1)
+    assert rows is not None
+    assert {k: v["pid"] for k, v in rows.items()} == {0: 10, 1: 11}
+
+
+@pytest.mark.parametrize("more", [wrote(0, 1), wrote(0, 2), wrote(1, 0)])
+def test_a_rank_too_many_is_refused(more: str) -> None:
+    with pytest.raises(events.BadTrialError, match=r"twice|one too many|newest"):
+        nodes.starts(wrote(0, 0) + wrote(0, 1) + more, 0)
+
+
+def ray_lines(*what: str) -> str:
+    return "".join(
+        json.dumps({"what": w, "took": 10.0 + i, "restarts": 1}) + "\n" for i, w in enumerate(what)
+    )
+
+
+def test_rays_losses_come_whole_and_in_order() -> None:
+    assert nodes.ray_loss(ray_lines(*nodes.RAY)) == nodes.RayLoss(11.0, 12.0, 1)
+    for bad in (ray_lines(*nodes.RAY[:2]), ray_lines(*nodes.RAY[::-1]), "{", '{"what": 1}'):
+        with pytest.raises(events.BadTrialError):
+            nodes.ray_loss(bad)
+
+
+def test_rows_of_lost_nodes() -> None:
+    ours = [nodes.Loss(1.0, 2.0, 3.0, 7.0, 0, 0.5), nodes.Loss(2.5, 3.0, 4.5, 5.0, 1, 0.5)]
+    killed, cut, agent = nodes.rows(ours, [nodes.RayLoss(16.0, 60.0, 1)])
+    assert (killed.ours, killed.peer, killed.reached) == (2.5, 16.0, True)
+    assert (cut.ours, cut.peer, cut.reached) == (6.0, 60.0, True)
+    assert (agent.ours, agent.peer, agent.reached) == (1, 1, False), "a count is a sum"
+    killed, _, agent = nodes.rows([*ours, None], [])
+    assert (list(killed.ours_runs), killed.peer) == ([2.0, 3.0, None], None)
+    assert agent.reached is None, "a trial that gave nothing leaves the count unknown"
+    behind = nodes.behind(ours)
+    assert [behind[k]["reached"] for k in ("killed_lost", "cut_lost", "agent_back")] == [True, True, True]
+    assert nodes.behind([ours[1]])["killed_lost"]["reached"] is False
+    assert nodes.rows([], []) == []

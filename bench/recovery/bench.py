@@ -12,6 +12,9 @@ for it. The page cache is warm for all. Nothing of the one side runs during a tr
 Memory is weighed with four ranks that have imported torch and wait: the sum of the
 proportional set sizes of ranks, command, and launcher or shim and forkserver.
 
+Lost nodes: an agent alone killed, a whole node killed, a whole node stopped (nodes.py), and
+the same under Ray, whose trials take two minutes each.
+
 What kills leave: the kill campaign (test/kills) on our side, and on both sides a SIGKILL
 of the command that owns the job, with an outside scan ten seconds later.
 
@@ -35,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import events
 import measure
+import nodes
 import ray_peer
 from measure import BenchError, Cluster, Reach, Row, Value, say
 
@@ -225,6 +229,8 @@ class Recovery:
         self.pss: dict[str, list[Value]] = {s: [] for s in SIDES}
         self.forkserver: list[Value] = []
         self.left: dict[str, list[Value]] = {s: [] for s in SIDES}
+        self.losses: list[nodes.Loss | None] = []
+        self.ray_losses: list[nodes.RayLoss | None] = []
         self.parts: list[dict[str, object]] = []  # where the time of a rank's start went
         self.threads: set[int] = set()
         self.failed: list[str] = []
@@ -274,6 +280,36 @@ class Recovery:
             self.forkserver.append(warm)
         say(f"  {side}: four idle ranks {size:.0f} MB")
 
+    def lose(self, number: int, side: str) -> None:
+        """An agent and two nodes lost, once."""
+        folder = self.folder / f"{side}-nodes-{number}"
+        found: nodes.Loss | nodes.RayLoss | None = None
+        try:
+            if side == "ray":
+                found = ray_peer.losses(self.ray, folder)
+            else:
+                found = nodes.trial(self.args.troupe, folder)
+                self.broken |= found.agent_restarts > 0
+            say(f"  {number + 1:3} {side}: {found.text()}")
+        except (events.BadTrialError, BenchError, subprocess.TimeoutExpired) as e:
+            self.fail(side, str(e))
+        if side == "ray":
+            self.ray_losses.append(found if isinstance(found, nodes.RayLoss) else None)
+        else:
+            self.losses.append(found if isinstance(found, nodes.Loss) else None)
+
+    def lost_nodes(self) -> None:
+        """All trials of nodes.py, with Ray's spread over them."""
+        of, each = self.args.node_trials, min(self.args.node_trials, self.args.ray_trials)
+        say(f"{of} trials of lost nodes, {each} of Ray")
+        for i in range(of):
+            self.lose(i, "ours")
+            if i * each // of != (i + 1) * each // of:
+                self.lose(i, "ray")
+        for name, f in nodes.behind(self.losses).items():
+            all_of = measure.spread(f["runs"])
+            say(f"  {name}: {measure.figure(f['median'])} s ({all_of}), reach <= {f['reach']} s")
+
     def owner_kill(self, number: int, side: str) -> None:
         """One kill of an owner."""
         try:
@@ -313,6 +349,8 @@ class Recovery:
         for i in range(self.args.owner_kills):
             for side in SIDES if i % 2 == 0 else SIDES[::-1]:
                 self.owner_kill(i, side)
+        if self.args.node_trials:
+            self.lost_nodes()
         if self.args.kills:
             say(f"kill campaign, {self.args.kills} kills")
             left, code = campaign(self.args, self.folder)
@@ -380,7 +418,7 @@ class Recovery:
                     reach=Reach("<=", 0),
                 )
             )
-        return rows
+        return rows + nodes.rows(self.losses, self.ray_losses)
 
 
 def main() -> int:
@@ -395,7 +433,10 @@ def main() -> int:
     parser.add_argument("--owner-kills", type=int, default=3, help="of the owner, on each side")
     parser.add_argument("--seed", type=int, default=None, help="of the kill campaign")
     parser.add_argument(
-        "--ray-trials", type=int, default=None, help="of Ray Train (default a tenth of the others); 0: none"
+        "--ray-trials", type=int, default=None, help="of Ray (default a tenth of the others); 0: none"
+    )
+    parser.add_argument(
+        "--node-trials", type=int, default=None, help="of lost nodes (default as --trials); 0: none"
     )
     parser.add_argument("--troupe", type=Path, default=measure.TROUPE)
     args = parser.parse_args()
@@ -406,6 +447,9 @@ def main() -> int:
         args.ray_trials = -(-args.trials // 10) if args.ray_trials is None else args.ray_trials
         if not 0 <= args.ray_trials <= args.trials:
             raise BenchError("--ray-trials: from 0 to the number of trials")
+        args.node_trials = args.trials if args.node_trials is None else args.node_trials
+        if args.node_trials < 0:
+            raise BenchError("--node-trials: at least 0")
         about = measure.machine(args.troupe)
         say(measure.machine_text(about))
         with measure.workplace() as folder:
@@ -420,6 +464,7 @@ def main() -> int:
             threadsPerRank=sorted(bench.threads),
             peer={"program": "torchrun", "environment": WORKAROUND},
             parts=bench.parts,
+            nodes=nodes.behind(bench.losses),
             failed=bench.failed,
         )
     except BenchError as e:
