@@ -48,6 +48,7 @@ type jobFlags struct {
 	spareNodes               int64
 	role, runID              string // torchrun's
 	virtualLocal             bool
+	numaBinding              string
 	wrap                     string
 	sendDir                  string
 	sendLimit                sizeFlag
@@ -201,7 +202,7 @@ func (a *app) spec(ctx context.Context, c *cobra.Command, o *jobFlags, command [
 	}
 	s.NoWarm, s.SpareNodes = o.noWarm, o.spareNodes
 	s.FailureGrace, s.ShutdownTimeout = unit.Duration(o.failureGrace), unit.Duration(o.shutdown)
-	s.Role, s.RunID, s.VirtualLocalRank = o.role, o.runID, o.virtualLocal
+	s.Role, s.RunID, s.VirtualLocalRank, s.NumaBinding = o.role, o.runID, o.virtualLocal, o.numaBinding
 	if s.Env, err = a.environment(o); err != nil {
 		return s, err
 	}

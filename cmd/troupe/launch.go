@@ -143,7 +143,7 @@ func (l *launchRun) spec(dir, run, runID string) api.JobSpec {
 	return api.JobSpec{
 		Name: nameOf(l.command), Run: run, Command: slices.Concat(l.wrap, l.command), WorkingDir: dir, Ranks: l.ranks, Strategy: api.Pack,
 		Restart:         api.RestartPolicy{MaxRestarts: &l.set.MaxRestarts, NoBackoff: true, StallKill: l.flags.stallKill},
-		ShutdownTimeout: unit.Duration(l.set.Shutdown), VirtualLocalRank: l.set.VirtualLocal, Role: roleOf(l.set.Role), RunID: runID,
+		ShutdownTimeout: unit.Duration(l.set.Shutdown), VirtualLocalRank: l.set.VirtualLocal, NumaBinding: l.set.NumaBinding, Role: roleOf(l.set.Role), RunID: runID,
 		NoWarm: l.flags.noWarm,
 	}
 }

@@ -23,7 +23,7 @@ func (o *jobFlags) takes(c *cobra.Command, l *torchrun.Line, set *torchrun.Setti
 	if l.Given("shutdown_timeout") && !c.Flags().Changed("shutdown-timeout") {
 		o.shutdown = set.Shutdown
 	}
-	o.role, o.runID, o.virtualLocal = set.Role, set.RunID, set.VirtualLocal
+	o.role, o.runID, o.virtualLocal, o.numaBinding = set.Role, set.RunID, set.VirtualLocal, set.NumaBinding
 }
 
 // shapesOutput says whether options of torchrun's say where output goes.

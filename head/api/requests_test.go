@@ -51,6 +51,8 @@ func TestWrongFieldsArePointedAt(t *testing.T) {
 		{"long name", "jobs", `{"command":["a"],"name":"` + strings.Repeat("n", 64) + `"}`, 422, "/name", "limit is 63"},
 		{"large environment", "jobs", `{"command":["a"],"env":{"X":"` + strings.Repeat("x", maxEnv) + `"}}`, 422, "/env", "limit is 65536"},
 		{"odd variable", "jobs", `{"command":["a"],"env":{"A=B":"1"}}`, 422, "/env/A=B", "no variable"},
+		{"binding", "jobs", `{"name":"a","command":["true"],"resources":{"gpus":1},"numaBinding":"sockt"}`, 422, "/numaBinding", `did you mean "socket"?`},
+		{"binding to nothing", "jobs", `{"name":"a","command":["true"],"numaBinding":"node"}`, 422, "/numaBinding", "the ranks ask for none"},
 		{"strategy", "placement-groups", `{"strategy":"PAKC","bundles":[{}]}`, 422, "/strategy", `did you mean "PACK"?`},
 		{"kind", "jobs", `{"command":["a"],"kind":"trainning"}`, 422, "/kind", `"training"`},
 		{"no bundles", "placement-groups", `{}`, 422, "/bundles", "at least one"},

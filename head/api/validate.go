@@ -129,6 +129,11 @@ func (c *checks) job(j api.JobSpec) error {
 	c.text("/restart/stallKill", j.Restart.StallKill, 32)
 	c.text("/checkpoint/store", j.Checkpoint.Store, maxPath)
 	c.strategy("/strategy", j.Strategy)
+	if b := j.NumaBinding; b != "" && !slices.Contains(api.NumaBindings, b) {
+		c.add("/numaBinding", "%.40q is no way to bind ranks to CPUs%s", b, suggestion(b, api.NumaBindings))
+	} else if r := j.Resources; b != "" && r.GPUs == 0 && r.Share == 0 && j.PlacementGroup == "" && j.Hosts == nil {
+		c.add("/numaBinding", "binds each rank to the CPUs near its GPU, and the ranks ask for none; ask for one each (--gpus 1), or leave it out")
+	}
 	c.kind(j.Kind)
 	c.natural("/ranks", j.Ranks, maxRanks)
 	c.sizes(j.Sizes)

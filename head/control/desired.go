@@ -98,7 +98,7 @@ func programOf(j *state.Job) *wire.AttemptSpec {
 	return &wire.AttemptSpec{
 		MaxRestarts: maxRestarts(j.Spec.Restart), Command: j.Spec.Command,
 		WorkingDir: j.Spec.WorkingDir, Package: j.Spec.Package, Env: j.Spec.Env, LaunchEnv: j.Spec.LaunchEnv, Role: j.Spec.Role, RunID: j.Spec.RunID,
-		ShutdownTimeout: j.Spec.ShutdownTimeout, VirtualLocalRank: j.Spec.VirtualLocalRank,
+		ShutdownTimeout: j.Spec.ShutdownTimeout, VirtualLocalRank: j.Spec.VirtualLocalRank, NumaBinding: j.Spec.NumaBinding,
 		FailureGrace: j.Spec.FailureGrace, Actor: j.Spec.Actor, NoWarm: j.Spec.NoWarm, StallKill: j.Spec.Restart.StallKill,
 	}
 }

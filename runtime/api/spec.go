@@ -25,6 +25,17 @@ const (
 	StrictSpread Strategy = "STRICT_SPREAD" // one bundle a node or waiting
 )
 
+// Ways to bind a rank to CPUs, with torchrun's names and meanings.
+const (
+	NumaNode        = "node"         // those of the device's NUMA node
+	NumaSocket      = "socket"       // those of all NUMA nodes of its socket
+	NumaExclusive   = "exclusive"    // whole cores of its node that no other device's rank has
+	NumaCoreComplex = "core-complex" // those that share one highest cache of its node
+)
+
+// NumaBindings are all of them.
+var NumaBindings = []string{NumaNode, NumaSocket, NumaExclusive, NumaCoreComplex}
+
 // Resources is what one bundle asks for on one node. GPUs counts whole devices;
 // Share asks for thousandths of one device instead, with GPUMemory bytes on it
 // (0: Share × the usable memory). The two are exclusive.
@@ -119,6 +130,9 @@ type JobSpec struct {
 	RunID string `json:"runId,omitempty"`
 	// VirtualLocalRank gives every rank LOCAL_RANK 0 and sight of its own device alone.
 	VirtualLocalRank bool `json:"virtualLocalRank,omitempty"`
+	// NumaBinding binds every rank to CPUs near its device, as torchrun's --numa-binding:
+	// one of NumaBindings; empty: not at all.
+	NumaBinding string `json:"numaBinding,omitempty"`
 	// NoWarm starts every rank by exec, never from a warm forkserver.
 	NoWarm bool `json:"noWarm,omitempty"`
 	// LogDir, Redirects, Tee … of torchrun are the launcher's own and not here.

@@ -211,6 +211,7 @@ type AttemptSpec struct {
 	ShutdownTimeout unit.Duration `json:"shutdownTimeout,omitempty"`
 	// VirtualLocalRank gives every rank its own device and LOCAL_RANK 0.
 	VirtualLocalRank bool           `json:"virtualLocalRank,omitempty"`
+	NumaBinding      string         `json:"numaBinding,omitempty"` // see api.JobSpec
 	FailureGrace     unit.Duration  `json:"failureGrace"`
 	Checkpoint       CheckpointSpec `json:"checkpoint"`
 	Restore          *RestoreSpec   `json:"restore,omitempty"`

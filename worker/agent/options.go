@@ -22,6 +22,7 @@ import (
 	"github.com/troupe-runtime/troupe/runtime/unit"
 	"github.com/troupe-runtime/troupe/runtime/wire"
 	"github.com/troupe-runtime/troupe/worker/gpu"
+	"github.com/troupe-runtime/troupe/worker/numa"
 	"github.com/troupe-runtime/troupe/worker/process"
 )
 
@@ -51,10 +52,12 @@ type Options struct {
 	CPU        unit.MilliCPU // default: all of the machine's
 	Memory     unit.Bytes    // default: all of the machine's
 	GPU        gpu.Source    // default: none
-	Bus        bus.Conn
-	Clock      clock.Clock  // default: the machine's
-	Logger     *slog.Logger // default: discard
-	Version    string
+	// Topology tells which CPUs are near a GPU; default: the machine's.
+	Topology func() (numa.Machine, error)
+	Bus      bus.Conn
+	Clock    clock.Clock  // default: the machine's
+	Logger   *slog.Logger // default: discard
+	Version  string
 	// ShimPath is the program that is a shim and its first arguments: the path of
 	// troupe-shim alone, or that of the main binary and "shim".
 	ShimPath []string
@@ -126,6 +129,9 @@ func (o *Options) complete() error {
 	}
 	if o.Disk == nil {
 		o.Disk = checkpoint.OS()
+	}
+	if o.Topology == nil {
+		o.Topology = numa.Here
 	}
 	if o.GPU == nil {
 		o.GPU = gpu.None()

@@ -136,6 +136,7 @@ func (x *alloc) tell() bool {
 	x.a.mu.Unlock()
 	for _, m := range list {
 		if m.Type == "start" {
+			m = x.bound(m)
 			x.beforeStart(m.Attempt)
 		}
 		err := x.sh.Send(m)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/troupe-runtime/troupe/runtime/unit"
+	"github.com/troupe-runtime/troupe/worker/numa"
 )
 
 // maxFake bounds the devices of one fake node.
@@ -54,6 +55,7 @@ func Fake(spec, node string) (Source, error) {
 	for i := range devices {
 		devices[i] = Device{
 			Index: int64(i), UUID: fakeUUID(node, i), Model: model, Total: total, Used: 0, Health: HealthOK,
+			PCI: numa.FakePrefix + strconv.Itoa(i),
 		}
 	}
 	return devices, nil

@@ -46,6 +46,7 @@ type Device struct {
 	Index  int64
 	UUID   string
 	Model  string
+	PCI    string     // address as sysfs has it, domain:bus:device.function; "": unknown. See numa.FakePrefix
 	Total  unit.Bytes // 0: unknown
 	Used   unit.Bytes // -1: unknown
 	Health string

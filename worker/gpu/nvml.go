@@ -33,6 +33,10 @@ var needed = [][]string{
 // without it serves all the same.
 var listing = []string{"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses"}
 
+// addressing are the names of the function that tells where a device is plugged in; also
+// without it a driver serves.
+var addressing = []string{"nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"}
+
 // maxProcesses bounds what is kept of one device.
 const maxProcesses = 64
 
@@ -58,7 +62,9 @@ type driver struct {
 	held *dl.DynamicLibrary
 	// lists: the driver tells which processes use a device.
 	lists bool
-	lib   nvml.Interface
+	// places: it tells where a device is plugged in.
+	places bool
+	lib    nvml.Interface
 }
 
 func (d *driver) open() error {
@@ -82,7 +88,7 @@ func (d *driver) start() error {
 			return fmt.Errorf("%w: %s lacks %s; install a newer driver", ErrNoDriver, d.name, names[0])
 		}
 	}
-	d.lists = d.has(listing)
+	d.lists, d.places = d.has(listing), d.has(addressing)
 	switch r := d.lib.Init(); r {
 	case nvml.SUCCESS:
 		return nil
@@ -120,6 +126,12 @@ func (d *driver) read() ([]Device, error) {
 		dev := describe(int64(i), g)
 		if d.lists {
 			dev.Processes = processes(g, dev.Total)
+		}
+		if d.places {
+			if at, r := g.GetPciInfo(); r == nvml.SUCCESS {
+				// A GPU is function 0 of its device.
+				dev.PCI = fmt.Sprintf("%04x:%02x:%02x.0", at.Domain, at.Bus, at.Device)
+			}
 		}
 		list = append(list, dev)
 	}

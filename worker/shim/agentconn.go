@@ -135,7 +135,7 @@ func (s *shim) obey(a *agentConn, m *AgentMessage) {
 		s.lease.renew(m, s.now())
 	case "start":
 		if m.Attempt != nil {
-			s.start(startOrder{spec: *m.Attempt, env: m.Env, failure: m.Failure, dropped: m.Dropped})
+			s.start(startOrder{spec: *m.Attempt, env: m.Env, cpus: m.CPUs, failure: m.Failure, dropped: m.Dropped})
 		}
 	case "stop":
 		s.stop(m.Stop)

@@ -18,6 +18,7 @@ import (
 	"github.com/troupe-runtime/troupe/runtime/page"
 	"github.com/troupe-runtime/troupe/runtime/unit"
 	"github.com/troupe-runtime/troupe/runtime/wire"
+	"github.com/troupe-runtime/troupe/worker/numa"
 	"github.com/troupe-runtime/troupe/worker/process"
 )
 
@@ -28,6 +29,7 @@ const defaultGrace = 200 * time.Millisecond
 // attempt is one start of the local ranks. It belongs to the loop.
 type attempt struct {
 	spec    wire.AttemptSpec
+	cpus    []string // see AgentMessage.CPUs
 	ranks   []*rank
 	out     string // out/<attempt>
 	began   bool   // EventStarted was emitted
@@ -162,7 +164,7 @@ func (s *shim) unbegun(o *startOrder, kind wire.EventKind, why string) {
 // begin starts the ranks; the work is done beside the loop.
 func (s *shim) begin(o startOrder) {
 	ctx, cancel := context.WithCancel(context.Background())
-	a := &attempt{spec: o.spec, ctx: ctx, cancel: cancel, verified: make(chan struct{}), restore: newRestoring(o.spec.Restore)}
+	a := &attempt{spec: o.spec, cpus: o.cpus, ctx: ctx, cancel: cancel, verified: make(chan struct{}), restore: newRestoring(o.spec.Restore)}
 	a.out = filepath.Join(s.cfg.Dir, OutputDir, strconv.FormatInt(o.spec.Number, 10))
 	s.att, s.state = a, wire.AllocIdle
 	// What cannot be read was written by a newer head: then the pace decides.
@@ -218,6 +220,9 @@ func (s *shim) launch(a *attempt, groups process.Groups, base map[string]string,
 	if portTaken(&a.spec) {
 		return portUsed(&a.spec)
 	}
+	if len(a.cpus) != 0 && len(a.cpus) != len(a.ranks) {
+		return fmt.Errorf("%d lists of CPUs for %d ranks", len(a.cpus), len(a.ranks))
+	}
 	specs := make([]initSpec, len(a.ranks))
 	dirs := make([]string, len(a.ranks))
 	for i, r := range a.ranks {
@@ -244,6 +249,11 @@ func (s *shim) launch(a *attempt, groups process.Groups, base map[string]string,
 			Env:    rankEnv(&s.cfg, &a.spec, r.spec, base, env, filepath.Join(s.cfg.SocketDir, RankSocket), errorFile),
 			Stdout: filepath.Join(r.dir, "stdout.log"), Stderr: filepath.Join(r.dir, "stderr.log"),
 			Tasks: tasks,
+		}
+		if len(a.cpus) > 0 {
+			if specs[i].CPUs, err = numa.ParseList(a.cpus[i]); err != nil || len(specs[i].CPUs) == 0 {
+				return fmt.Errorf("the CPUs of rank %d: %q is no list of them", r.spec.Rank, a.cpus[i])
+			}
 		}
 		if specs[i].Dir == "" {
 			specs[i].Dir = "/"

@@ -74,6 +74,9 @@ type AgentMessage struct {
 	// older or equal generation than the newest seen is ignored (P3).
 	Attempt *wire.AttemptSpec `json:"attempt,omitempty"`
 	Env     []string          `json:"env,omitempty"` // the launch environment, NAME=value
+	// CPUs of a start: the list that each rank is bound to, by its place in Attempt.Ranks, as
+	// the kernel writes lists; empty: none is bound.
+	CPUs []string `json:"cpus,omitempty"`
 	// Failure of a start: the agent cannot hand the attempt over and says why. Attempt
 	// then holds no more than its number and generation; nothing runs, and the generation
 	// is used up with EventStartFailed, since only the shim numbers events.

@@ -74,8 +74,9 @@ type shim struct {
 type startOrder struct {
 	spec    wire.AttemptSpec
 	env     []string
-	failure string // the agent's: it cannot be started
-	dropped string // while it waited for an older attempt to end, or for its package: why
+	cpus    []string // as in AgentMessage
+	failure string   // the agent's: it cannot be started
+	dropped string   // while it waited for an older attempt to end, or for its package: why
 }
 
 // boottime reads CLOCK_BOOTTIME, which goes on while the machine sleeps: a lease is

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/troupe-runtime/troupe/worker/numa"
 	"github.com/troupe-runtime/troupe/worker/process"
 )
 
@@ -42,6 +43,7 @@ type initSpec struct {
 	Stderr string   `json:"stderr"`
 	Procs  string   `json:"procs,omitempty"` // cgroup2 file to write, if not cloned into it
 	Tasks  string   `json:"tasks,omitempty"` // v1 memory file to write
+	CPUs   []int    `json:"cpus,omitempty"`  // that it is bound to
 	// For a rank that a forkserver starts.
 	Args  []string `json:"args,omitempty"`  // of its script
 	Learn string   `json:"learn,omitempty"` // file for what it imports
@@ -334,6 +336,9 @@ func rankInitMain(args []string) int {
 	if os.Getppid() != spec.Shim {
 		return 1 // the shim died before the signal was set
 	}
+	if err := bind(spec.CPUs); err != nil {
+		return fail("%v", err)
+	}
 	if err := redirect(spec.Stdout, 1); err != nil {
 		return fail("%v", err)
 	}
@@ -367,6 +372,21 @@ func closeOnExec() {
 	for fd := 3; fd < 4096; fd++ { // kernel older than 5.11
 		unix.CloseOnExec(fd)
 	}
+}
+
+// bind has this thread, and so the program that it becomes, run on some CPUs only.
+func bind(cpus []int) error {
+	if len(cpus) == 0 {
+		return nil
+	}
+	var set unix.CPUSet
+	for _, c := range cpus {
+		set.Set(c)
+	}
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return fmt.Errorf("bind to CPUs %s: %w", numa.FormatList(cpus), err)
+	}
+	return nil
 }
 
 func redirect(path string, fd int) error {

@@ -213,7 +213,8 @@ var Options = []Option{
 	},
 	{
 		Names: names("", "numa-binding"), Kind: Text, Choices: []string{"node", "socket", "exclusive", "core-complex"}, NoEnv: true, Help: "bind ranks to the CPUs near their GPU",
-		Launch: noMeaning("ranks are not bound to CPUs in this version"), Run: noMeaning("ranks are not bound to CPUs in this version"),
+		Launch: honoured("by sched_setaffinity, without numactl; the run does not start where no GPU is, or the machine does not say which CPUs are near it"),
+		Run:    honoured("by sched_setaffinity, without numactl; an attempt does not start where no GPU is, or the machine does not say which CPUs are near it"),
 	},
 	{
 		Names: names("", "signals-to-handle"), Kind: Text, Default: DefaultSignals, Help: "signals that end the run in order",

@@ -64,6 +64,9 @@ func Parse(words []string, lookup func(string) (string, bool), own Own) (*Line, 
 			l.Own = append(l.Own, word[:len(word)-len(more)])
 			rest = rest[1:]
 			if more != "" {
+				if unflagged(more) {
+					return nil, badUsage("%s takes no value", word[:2])
+				}
 				rest = append([]string{"-" + more}, rest...) // -qr3 is -q -r3
 			}
 			if takes && len(rest) > 0 {
@@ -159,7 +162,7 @@ func match(word string) (o *Option, name string, attached *string, err error) {
 func (l *Line) take(o *Option, name string, attached *string, rest []string) ([]string, error) {
 	if o.Kind == Flag {
 		if attached != nil {
-			if strings.HasPrefix(name, "--") || *attached == "" {
+			if strings.HasPrefix(name, "--") || *attached == "" || unflagged(*attached) {
 				return nil, badUsage("%s takes no value", name)
 			}
 			rest = append([]string{"-" + *attached}, rest...) // -mr3 is -m -r3
@@ -174,6 +177,13 @@ func (l *Line) take(o *Option, name string, attached *string, rest []string) ([]
 		attached, rest = &rest[0], rest[1:]
 	}
 	return rest, l.set(o, *attached, name)
+}
+
+// unflagged reports whether what follows a short flag in the same word could only be taken
+// for a script, which must be a word of its own.
+func unflagged(more string) bool {
+	word := "-" + more
+	return byName[word[:2]] == nil && (negative.MatchString(word) || strings.Contains(word, " "))
 }
 
 func looksLikeOption(word string) bool {

@@ -66,6 +66,11 @@ func TestWhatFollowsTheScriptIsTheScripts(t *testing.T) {
 			t.Errorf("%s: %v, %+v", words, err, l)
 		}
 	}
+	for _, word := range []string{"-m ", "-q 1"} { // what is left of the word is no script
+		if l, err := Parse([]string{word}, none, func(name string) (bool, bool) { return false, name == "-q" }); err == nil {
+			t.Errorf("%q was taken: %q", word, l.Rest)
+		}
+	}
 	if l, err := Parse([]string{"", "x"}, none, nil); err != nil || len(l.Rest) != 2 {
 		t.Errorf("an empty word is a script: %v %v", l, err)
 	}
@@ -111,6 +116,8 @@ func TestBadLines(t *testing.T) {
 		"--nnodes -- train.py":           "--nnodes expects a value",
 		"--standalone=1 train.py":        "takes no value",
 		"-m= train.py":                   "takes no value",
+		"-m5 train.py":                   "takes no value",
+		"--numa-binding near train.py":   "none of node, socket, exclusive, core-complex",
 		"--nnodes=0 x":                   "0 < MIN <= MAX",
 		"--nnodes=2:1 x":                 "0 < MIN <= MAX",
 		"--nnodes=1:1:1 x":               "neither N nor MIN:MAX",

@@ -42,6 +42,7 @@ type Settings struct {
 	Signals      []string // SIGTERM, …
 	Shutdown     time.Duration
 	VirtualLocal bool
+	NumaBinding  string // "" unless given
 	Module       bool
 	NoPython     bool
 	RunPath      bool
@@ -59,7 +60,7 @@ func (l *Line) Settings(lookup func(string) (string, bool)) (*Settings, error) {
 		PerNode: l.text("nproc_per_node"), MaxRestarts: l.whole("max_restarts"), Role: l.text("role"),
 		LogDir: l.text("log_dir"), Redirects: l.text("redirects"), Tee: l.text("tee"), Prefix: l.text("log_line_prefix_template"),
 		OutFilters: l.filters("duplicate_stdout_filters"), ErrFilters: l.filters("duplicate_stderr_filters"),
-		VirtualLocal: l.flag("virtual_local_rank"), Module: l.flag("module"), NoPython: l.flag("no_python"), RunPath: l.flag("run_path"),
+		VirtualLocal: l.flag("virtual_local_rank"), NumaBinding: l.text("numa_binding"), Module: l.flag("module"), NoPython: l.flag("no_python"), RunPath: l.flag("run_path"),
 	}
 	if err := l.meeting(&s.Meeting); err != nil {
 		return nil, err

@@ -488,6 +488,11 @@ def _place(spec: dict[str, Any]) -> None:
                     os.close(fd)
             except OSError as e:
                 raise Refused(f"join cgroup {path}: {e.strerror}") from None
+    if cpus := spec.get("cpus"):
+        try:
+            os.sched_setaffinity(0, cpus)
+        except (OSError, ValueError) as e:
+            raise Refused(f"bind to CPUs {cpus}: {e}") from None
     shim = spec["shim"]
     deadline = time.monotonic() + ADOPT_S
     while os.getppid() != shim:
