@@ -12,17 +12,24 @@ import (
 
 // snapshotOf turns a view into what the scheduler looks at.
 func (h *Head) snapshotOf(v *state.View) *schedule.Snapshot {
-	return h.survey.Snapshot(v, h.Clock.Now().UnixNano())
+	s := h.survey.Snapshot(v, h.Clock.Now().UnixNano())
+	s.Policy.Protect = h.Timing.Protect
+	return s
 }
 
-// schedule places what waits and fits.
+// schedule places what waits and fits, and makes room for what is more important.
 func (h *Head) schedule(ctx context.Context) {
-	order, byID := h.plan(h.Store.View())
-	for _, id := range order {
-		if b := byID[id].Bundles; b != nil {
-			h.try(ctx, state.KindPlaceGroup, state.PlaceGroup{Group: id, Placement: b})
+	v := h.Store.View()
+	r := h.plan(v)
+	if r == nil {
+		return
+	}
+	for i := range r.Decisions {
+		if d := &r.Decisions[i]; d.Bundles != nil {
+			h.try(ctx, state.KindPlaceGroup, state.PlaceGroup{Group: d.Group, Placement: d.Bundles})
 		}
 	}
+	h.makeRoom(ctx, r)
 }
 
 // placeNow asks the scheduler for a request that is not in the log yet, so that
@@ -46,39 +53,45 @@ func planOne(s *schedule.Snapshot, r *schedule.Request, now time.Time) ([]api.Pl
 
 // planned is the scheduler's word on everything that waits, at one index.
 type planned struct {
-	mu    sync.Mutex
-	index uint64
-	byID  map[string]schedule.Decision
-	order []string
-	until int64 // when an exclusion ends that it went by; 0: none does
+	mu      sync.Mutex
+	planner *schedule.Planner
+	index   uint64
+	known   bool
+	result  *schedule.Result // nil: nothing waited
+	until   int64            // when time alone may change it, ns; 0: it does not
 }
 
 // plan asks the scheduler once for each index: the loop, every list and every `why`
-// at that index share the answer.
-func (h *Head) plan(v *state.View) ([]string, map[string]schedule.Decision) {
-	h.planned.mu.Lock()
-	defer h.planned.mu.Unlock()
+// at that index share the answer. It is nil when nothing waits.
+func (h *Head) plan(v *state.View) *schedule.Result {
+	p := &h.planned
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	now := h.Clock.Now()
-	if h.planned.byID != nil && h.planned.index == v.Index() && (h.planned.until == 0 || now.UnixNano() < h.planned.until) {
-		return h.planned.order, h.planned.byID
+	if p.known && p.index == v.Index() && (p.until == 0 || now.UnixNano() < p.until) {
+		return p.result
 	}
-	byID := map[string]schedule.Decision{}
-	var order []string
+	var r *schedule.Result
+	until := nextReturn(v, now.UnixNano())
 	if len(v.PendingGroups()) > 0 {
-		for _, d := range schedule.Plan(h.snapshotOf(v), now) {
-			byID[d.Group] = d
-			order = append(order, d.Group)
+		if p.planner == nil {
+			p.planner = schedule.NewPlanner()
+		}
+		r = p.planner.Plan(h.snapshotOf(v), now)
+		if again := r.Again; !again.IsZero() && (until == 0 || again.UnixNano() < until) {
+			until = again.UnixNano()
 		}
 	}
-	if v.Index() >= h.planned.index {
-		h.planned.index, h.planned.byID, h.planned.order = v.Index(), byID, order
-		h.planned.until = nextReturn(v, now.UnixNano())
+	if v.Index() >= p.index {
+		p.index, p.known, p.result, p.until = v.Index(), true, r, until
 	}
-	return order, byID
+	return r
 }
 
 // reasonsFor explains why a waiting group waits, by the scheduler's own words (P7).
 func (h *Head) reasonsFor(v *state.View, group string) []api.Reason {
-	_, byID := h.plan(v)
-	return byID[group].Reasons
+	if r := h.plan(v); r != nil {
+		return r.Why(group)
+	}
+	return nil
 }

@@ -82,7 +82,6 @@ func (v *checker) wishes(s *api.GroupSpec) {
 		}
 	}
 	refuse(len(s.Uses) > 0, "/uses")
-	refuse(s.Preemptible, "/preemptible")
 	refuse(s.TimeLimit != 0 || s.Estimate != 0, "/timeLimit")
 	refuse(!s.Deadline.IsZero(), "/deadline")
 	refuse(s.MaxWait != 0, "/maxWait")

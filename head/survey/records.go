@@ -139,16 +139,6 @@ func newHolder(v *state.View, group string, releasing bool) *schedule.Holder {
 	if g.Expect > 0 && g.Begun != 0 {
 		x.Ends = at(g.Begun + max(0, g.Expect-g.Ran))
 	}
-	j := v.Job(g.Job)
-	if j == nil {
-		return x
-	}
-	x.Evictions = j.Evictions
-	if c := v.NewestCommitted(j.Run()); c != nil {
-		x.Committed = at(c.Committed)
-	}
-	if d := j.Drain; d != nil {
-		x.LeavingFor = d.For
-	}
+	price(v, g, x)
 	return x
 }

@@ -55,7 +55,7 @@ type heal struct {
 func Simulate(t *testing.T, seed uint64) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 2))
-	o := Options{Seed: seed, Heads: 1, Timing: control.Timing{LeaseStrict: 15 * time.Second, Orphan: 60 * time.Second}}
+	o := Options{Seed: seed, Heads: 1, Timing: control.Timing{LeaseStrict: 15 * time.Second, Orphan: 60 * time.Second, Protect: time.Second}}
 	if rng.IntN(3) == 0 {
 		o.Heads = 3
 	}
@@ -175,6 +175,7 @@ func (s *simulation) spec() api.JobSpec {
 	}
 	spec.Strategy = []api.Strategy{api.Pack, api.Spread, api.StrictPack, api.StrictSpread}[r.IntN(4)]
 	spec.Priority = int64(r.IntN(3))
+	spec.Preemptible = s.next%3 == 0
 	if r.IntN(5) < 3 {
 		spec.Checkpoint.Interval = fmt.Sprintf("%dsteps", 2+r.IntN(6))
 		spec.Checkpoint.KeepLast = int64(1 + r.IntN(3))

@@ -1,0 +1,28 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/troupe-runtime/troupe/head/schedule"
+	"github.com/troupe-runtime/troupe/head/state"
+)
+
+// evictedWithin bounds how long a victim whose ranks agree on nothing may take to leave.
+const evictedWithin = 2 * time.Minute
+
+// makeRoom proposes what the scheduler decided on preemption: who leaves for whom, with
+// what is claimed in the same entry, and which claims cannot come true any more.
+func (h *Head) makeRoom(ctx context.Context, r *schedule.Result) {
+	for _, u := range r.Unclaims {
+		h.try(ctx, state.KindDropClaim, state.DropClaim{Group: u.Group, Why: u.Why})
+	}
+	deadline := h.Clock.Now().Add(evictedWithin).UnixNano()
+	for _, e := range r.Evictions {
+		c := state.Preempt{Group: e.Preemptor, Claim: e.Claim}
+		for _, x := range e.Victims {
+			c.Victims = append(c.Victims, state.Victim{Group: x.Group, Ranks: x.Keeps, Why: x.Why, Deadline: deadline})
+		}
+		h.try(ctx, state.KindPreempt, c)
+	}
+}

@@ -1,0 +1,122 @@
+package cluster
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
+
+// preemptible is a training that may be ended for more important work.
+func preemptible(name string, ranks, steps int64) api.JobSpec {
+	spec := NewSpec(name, ranks, Script{Steps: steps, StepTime: 100 * ms})
+	spec.Checkpoint.KeepLast = 100
+	spec.Preemptible = true
+	spec.Resources.CPU = 1000
+	return spec
+}
+
+// important is work that fits only where others leave.
+func important(name string, ranks, steps int64) api.JobSpec {
+	spec := NewSpec(name, ranks, Script{Steps: steps, StepTime: 100 * ms})
+	spec.Priority = 10
+	spec.Resources.CPU = 1000
+	return spec
+}
+
+// events are the types of a job's events.
+func eventsOf(v *state.View, object string) string {
+	var out []string
+	for _, e := range v.RecentEvents(object, 100) {
+		out = append(out, e.Type)
+	}
+	return strings.Join(out, " ")
+}
+
+// TestPreemption: the victim saves at an agreed step, ends, waits with its seniority and a
+// reason that names who it left for; the other starts where it was decided; when that is
+// done the victim goes on from the step that it saved, uncharged.
+func TestPreemption(t *testing.T) {
+	Run(t, Options{Nodes: four()[:2]}, func(c *Cluster) {
+		all := c.View().Nodes()[0].Info.CPU / 1000 * 2
+		low := c.Submit(preemptible("low", int64(all), 3000))
+		c.WaitStep(low, 20, time.Minute)
+		seq := c.View().Group(c.View().Job(low).Group).Seq
+		time.Sleep(2 * time.Minute) // it is protected at first
+		high := c.Submit(important("high", 2, 50))
+		v := c.Wait("the victim waits", time.Minute, func(v *state.View) bool { return v.Job(low).State == api.Queued })
+		j := v.Job(low)
+		if j.Reason == nil || j.Reason.Code != api.ReasonPreempted || !strings.Contains(j.Reason.Text, high) || j.Evictions != 1 {
+			t.Errorf("%+v, %d evictions", j.Reason, j.Evictions)
+		}
+		if g := v.Group(j.Group); g.Seq != seq {
+			t.Errorf("its seniority was %d and is %d", seq, g.Seq)
+		}
+		if ck := v.NewestCommitted(j.Run()); ck == nil || j.Proposal == nil || ck.Step != j.Proposal.Target {
+			t.Errorf("saved %+v, agreed on %+v", ck, j.Proposal)
+		}
+		c.WaitState(high, 2*time.Minute, api.Succeeded)
+		c.WaitState(low, 6*time.Minute, api.Succeeded)
+		v = c.View()
+		j = v.Job(low)
+		if j.Ledger.Failed != 0 || len(j.Attempts) != 2 || j.Attempts[1].Restore == nil || j.Attempts[1].Restore.Step != j.Proposal.Target {
+			t.Errorf("charged %d, %d attempts, %+v", j.Ledger.Failed, len(j.Attempts), j.Last().Restore)
+		}
+		if e := eventsOf(v, "job/"+low); strings.Count(e, "job-preempted") != 1 {
+			t.Errorf("events: %s", e)
+		}
+		c.books()
+	})
+}
+
+// TestPreemptionOfTwo: a group that needs the room of two victims, of which one leaves much
+// sooner, gets both: what the first gave back is held for it, though the first waits again
+// and would fit there. Each is preempted once.
+func TestPreemptionOfTwo(t *testing.T) {
+	Run(t, Options{Nodes: four()[:2]}, func(c *Cluster) {
+		each := int64(c.View().Nodes()[0].Info.CPU / 1000)
+		quick := preemptible("quick", each, 4000)
+		slow := preemptible("slow", each, 4000)
+		// It never asks whether to save: it is given its grace, whole.
+		slow.Command = NewSpec("slow", each, Script{Steps: 4000, StepTime: 100 * ms, Deaf: true, Stubborn: true}).Command
+		a, b := c.Submit(quick), c.Submit(slow)
+		c.WaitStep(a, 5, time.Minute)
+		c.WaitStep(b, 5, time.Minute)
+		time.Sleep(2 * time.Minute)
+		high := c.Submit(important("high", 2*each, 50))
+		c.WaitState(high, 5*time.Minute, api.Succeeded)
+		v := c.View()
+		for _, id := range []string{a, b} {
+			if n := v.Job(id).Evictions; n != 1 {
+				t.Errorf("%s was preempted %d times", id, n)
+			}
+		}
+		c.Wait("both run again", 2*time.Minute, func(v *state.View) bool {
+			return v.Job(a).State == api.Running && v.Job(b).State == api.Running
+		})
+	})
+}
+
+// TestPreemptorGone: who others were to leave for is stopped before they have agreed: they
+// stay and go on.
+func TestPreemptorGone(t *testing.T) {
+	Run(t, Options{Nodes: four()[:1]}, func(c *Cluster) {
+		each := int64(c.View().Nodes()[0].Info.CPU / 1000)
+		low := c.Submit(preemptible("low", each, 3000))
+		c.WaitStep(low, 5, time.Minute)
+		time.Sleep(2 * time.Minute)
+		high := c.Submit(important("high", each, 50))
+		c.Wait("the victim is told", time.Minute, func(v *state.View) bool { return v.Job(low).Drain != nil })
+		if _, err := c.control().Stop(c.ctx, high, 0, "changed my mind"); err != nil {
+			t.Fatal(err)
+		}
+		c.WaitState(low, 6*time.Minute, api.Succeeded)
+		v := c.View()
+		if len(v.Claims()) != 0 {
+			t.Errorf("claims are left: %+v", v.Claims()[0])
+		}
+		c.books()
+	})
+}
