@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,6 +64,7 @@ func (b nodeBuilder) notReady(why string) nodeBuilder {
 
 // taken marks devices as held whole.
 func (b nodeBuilder) taken(devices ...int) nodeBuilder {
+	b.node.GPUs = slices.Clone(b.node.GPUs)
 	for _, d := range devices {
 		b.node.GPUs[d].Free, b.node.GPUs[d].Share = 0, 0
 	}

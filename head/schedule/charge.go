@@ -36,7 +36,7 @@ func (c *cycle) take(i int, d *demand, spots []spot, chosen []int64) bool {
 	c.quotas.charge(r, needs)
 	c.decisions[i].Bundles = c.free.commit(r.ID, spots, chosen)
 	c.decisions[i].Chosen = chosen
-	c.placed = append(c.placed, placedNow{request: r, at: c.decisions[i].Bundles})
+	c.placed = append(c.placed, placedNow{request: r, at: c.decisions[i].Bundles, spots: spots})
 	return true
 }
 

@@ -37,8 +37,15 @@ func (c *cycle) claims() {
 		}
 		c.claimed = append(c.claimed, r)
 		c.quotas.charge(r, c.needs(r, d))
-		c.free.setAside(d, r.Claim)
+		c.aside = append(c.aside, aside{r, c.free.setAside(d, r.Claim)})
 	}
+}
+
+// aside is what was taken out of what is free for a claim that has not come true yet, by
+// node.
+type aside struct {
+	request *Request
+	taken   map[int]stay
 }
 
 // cannot says why a claim will never come true: a node of it takes nothing any more.
@@ -133,14 +140,18 @@ func (o *overlay) spotsAt(d *demand, at []api.Placed) []spot {
 	return spots
 }
 
-// setAside takes from what is free as much of a claim as is there.
-func (o *overlay) setAside(d *demand, at []api.Placed) {
+// setAside takes from what is free as much of a claim as is there, and says what it was:
+// of devices those that were free to the last, of the others nothing.
+func (o *overlay) setAside(d *demand, at []api.Placed) map[int]stay {
+	taken := map[int]stay{}
 	for i, p := range at {
 		ni, cl := o.find(p.Node), d.classOf(i)
 		if ni < 0 || cl == nil {
 			continue
 		}
 		n := o.nodes[ni].clone()
+		part := taken[ni]
+		part.cpu, part.mem = part.cpu+min(n.cpu, cl.cpu), part.mem+min(n.mem, cl.mem)
 		n.cpu, n.mem = max(0, n.cpu-cl.cpu), max(0, n.mem-cl.mem)
 		for k := range n.gpus {
 			g := &n.gpus[k]
@@ -148,13 +159,18 @@ func (o *overlay) setAside(d *demand, at []api.Placed) {
 				continue
 			}
 			if cl.gpus > 0 {
+				if g.untouched() {
+					part.devices = append(part.devices, k)
+				}
 				g.share, g.free = 0, 0
 			} else {
 				g.share, g.free = max(0, g.share-cl.share), max(0, g.free-g.shareBytes(cl))
 			}
 		}
 		o.set(ni, n)
+		taken[ni] = part
 	}
+	return taken
 }
 
 // claimReason explains a group that others leave for; nil: none do.

@@ -201,6 +201,9 @@ func TestNever(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	res := func(r api.Resources) api.GroupSpec { return api.GroupSpec{Bundles: []api.Bundle{{Resources: r}}} }
+	wishing := func(w api.Wishes) api.GroupSpec {
+		return api.GroupSpec{Bundles: []api.Bundle{cpus(1)}, Wishes: w}
+	}
 	many := make(map[string]string)
 	for i := range 33 {
 		many[strings.Repeat("k", i+1)] = "v"
@@ -226,6 +229,12 @@ func TestValidate(t *testing.T) {
 		{"two on each node of their own", gang("a", 4, gpus(1)).perNode(2).strategy(api.StrictSpread).request.Spec, []string{"/perNode"}},
 		{"two on each of two nodes on one node", gang("a", 4, gpus(1)).perNode(2).strategy(api.StrictPack).request.Spec, []string{"/perNode"}},
 		{"different ones on each node", gang("a", 1, gpus(1)).and(gpus(2)).perNode(2).request.Spec, []string{"/perNode"}},
+		{"times and uses", wishing(api.Wishes{TimeLimit: 2, Estimate: 1, Uses: api.Amounts{{Of: "storage", N: 1}}, Reservation: "r"}), nil},
+		{"negative times", wishing(api.Wishes{TimeLimit: -1, Estimate: -1}), []string{"/timeLimit", "/estimate"}},
+		{"an estimate beyond the time limit", wishing(api.Wishes{TimeLimit: 1, Estimate: 2}), []string{"/estimate"}},
+		{"uses of nothing", wishing(api.Wishes{Uses: api.Amounts{{Of: "a", N: 0}, {Of: "b", N: -1}}}), []string{"/uses/a", "/uses/b"}},
+		{"uses twice, and without a name", wishing(api.Wishes{Uses: api.Amounts{{Of: "", N: 1}, {Of: "b", N: 1}, {Of: "b", N: 1}}}), []string{"/uses", "/uses/b"}},
+		{"a reservation with an escape", wishing(api.Wishes{Reservation: "a\x1b"}), []string{"/reservation"}},
 		{"long name", api.GroupSpec{Name: strings.Repeat("x", 129), Bundles: []api.Bundle{cpus(1)}}, []string{"/name"}},
 		{"name with an escape", api.GroupSpec{Name: "a\x1b[2J", Bundles: []api.Bundle{cpus(1)}}, []string{"/name"}},
 		{"priority", api.GroupSpec{Priority: 1 << 40, Bundles: []api.Bundle{cpus(1)}}, []string{"/priority"}},

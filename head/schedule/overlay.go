@@ -42,6 +42,7 @@ type nodeState struct {
 	cpu, mem       int64
 	capCPU, capMem int64
 	gpus           []gpuState
+	limit          int64 // bundles that it may hold in all; 0: what fits
 }
 
 type gpuState struct {
@@ -237,6 +238,9 @@ func (g *gpuState) shares(c *class, limit int64) int64 {
 // most limit. It is exact: bundles of one class differ in nothing.
 func (n *nodeState) count(c *class, limit int64) int64 {
 	k := limit
+	if n.limit > 0 {
+		k = min(k, n.limit)
+	}
 	if c.cpu > 0 {
 		k = min(k, n.cpu/c.cpu)
 	}

@@ -78,12 +78,17 @@ type cycle struct {
 	unhelpful map[string]string // why no preemption helps a group
 	again     time.Time
 	tried     int // placements that were looked for
+
+	aside  []aside  // what was taken out of free for claims
+	times  *profile // nil: nothing depended on time yet
+	timely timely
 }
 
 // placedNow is a group that this cycle placed.
 type placedNow struct {
 	request *Request
 	at      []api.Placed
+	spots   []spot
 }
 
 // Plan runs one cycle.
@@ -136,29 +141,43 @@ func (c *cycle) line() {
 	}
 }
 
-// 3. Plan: when what does not fit now is going to start. Nothing plans ahead yet.
-func (c *cycle) planStarts() {}
+// 3. Plan: what has been claimed, and what is free when, if something depends on it from
+// the beginning. The starts themselves are planned in turn with the placements, since one
+// may be in the way of the other.
+func (c *cycle) planStarts() {
+	c.claims()
+	if len(c.claimed) > 0 || len(c.s.Reservations) > 0 {
+		c.profile()
+	}
+}
 
 // 4. Place: whole or waiting. What failed is not tried again before there may be more
 // room, neither in this cycle nor in later ones. A request that does not fit now holds up
-// no later one that does.
+// no later one that does not delay its planned start.
 func (c *cycle) place() {
-	c.claims()
 	failed := map[*demand]bool{}
 	for i, r := range c.order {
-		if c.decisions[i].Bundles != nil || len(r.Claim) > 0 {
+		if c.decisions[i].Bundles != nil {
+			continue
+		}
+		if len(r.Claim) > 0 {
+			if c.times != nil && c.times.entries[r.ID] != nil {
+				c.decisions[i].Start = moment(c.times.entries[r.ID].from)
+			}
 			continue
 		}
 		d := c.mem.demandOf(r, c.now)
-		if failed[d] || !c.admitted(r, d) {
+		if !c.admitted(r, d) {
 			continue
 		}
-		got := c.try(d)
+		got := c.startNow(r, d, failed)
 		if got.spots == nil {
-			failed[d] = true
+			c.decisions[i].Start = c.planStart(r, d)
 			continue
 		}
-		c.take(i, d, got.spots, got.chosen)
+		if c.take(i, d, got.spots, got.chosen) && c.times != nil {
+			c.times.started(r, got.spots)
+		}
 	}
 }
 
@@ -193,6 +212,9 @@ func (r *Result) Why(group string) []api.Reason {
 	}
 	if claim := c.claimReason(c.order[i]); claim != nil {
 		return claim
+	}
+	if why := r.explainer().timely(c.order[i], i); why != nil {
+		return why
 	}
 	key := newDemand(c.order[i], c.now).key + c.turns.kin(c.order[i])
 	if r.told[key] == nil {

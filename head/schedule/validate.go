@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"slices"
+	"time"
 	"unicode/utf8"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -53,6 +54,9 @@ func Validate(spec api.GroupSpec) []api.FieldError {
 	v.where(spec.Where)
 	v.level(&spec)
 	v.roles(&spec)
+	v.times(&spec)
+	v.uses(&spec)
+	v.name("/reservation", spec.Reservation)
 	for i := range spec.Bundles {
 		v.bundle(fmt.Sprintf("/bundles/%d", i), &spec.Bundles[i])
 	}
@@ -81,11 +85,8 @@ func (v *checker) wishes(s *api.GroupSpec) {
 			v.add(pointer, "is not supported")
 		}
 	}
-	refuse(len(s.Uses) > 0, "/uses")
-	refuse(s.TimeLimit != 0 || s.Estimate != 0, "/timeLimit")
 	refuse(!s.Deadline.IsZero(), "/deadline")
 	refuse(s.MaxWait != 0, "/maxWait")
-	refuse(s.Reservation != "", "/reservation")
 	refuse(len(s.Roles) > 0 || s.Min != 0, "/roles")
 }
 
@@ -101,6 +102,38 @@ func (v *checker) level(s *api.GroupSpec) {
 	}
 	if s.WholeNodes && slices.ContainsFunc(s.Bundles, func(b api.Bundle) bool { return b.Share > 0 }) {
 		v.add("/wholeNodes", "goes with whole devices, not with a share of one")
+	}
+}
+
+// times: how long a request says that it runs.
+func (v *checker) times(s *api.GroupSpec) {
+	if s.TimeLimit < 0 {
+		v.add("/timeLimit", "%s: a time limit is positive", time.Duration(s.TimeLimit))
+	}
+	switch {
+	case s.Estimate < 0:
+		v.add("/estimate", "%s: an estimate is positive", time.Duration(s.Estimate))
+	case s.TimeLimit > 0 && s.Estimate > s.TimeLimit:
+		v.add("/estimate", "%s is more than the time limit of %s, which would end it before", time.Duration(s.Estimate), time.Duration(s.TimeLimit))
+	}
+}
+
+// uses: what each bundle takes of capacities.
+func (v *checker) uses(s *api.GroupSpec) {
+	if len(s.Uses) > MaxLabels {
+		v.add("/uses", "%d capacities are more than %d", len(s.Uses), MaxLabels)
+		return
+	}
+	for i, u := range s.Uses {
+		at := "/uses/" + u.Of
+		switch {
+		case u.Of == "" || len(u.Of) > MaxNameLength || !printable(u.Of):
+			v.add("/uses", "%.40q: names have 1 to %d printable bytes", u.Of, MaxNameLength)
+		case u.N <= 0:
+			v.add(at, "%d: use more than nothing, or leave it out", u.N)
+		case i > 0 && s.Uses[i-1].Of >= u.Of:
+			v.add(at, "names each capacity once, in order of names")
+		}
 	}
 }
 

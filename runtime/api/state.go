@@ -94,11 +94,13 @@ const (
 	// ReasonMisconfigured: what the request names does not exist or does not go together, so
 	// that it does not wait for anything but a change.
 	ReasonMisconfigured ReasonCode = "Misconfigured"
-	ReasonStore       ReasonCode = "Store"      // the nodes of the group do not see one checkpoint store
-	ReasonExcluded    ReasonCode = "Excluded"   // a node is kept from the job after repeated failures
-	ReasonPreempted   ReasonCode = "Preempted"  // ended for more important work; it goes on when there is room again
-	ReasonPreemption  ReasonCode = "Preemption" // others leave for it, or why ending others does not help
-	ReasonStalled     ReasonCode = "Stalled"    // no rank made a step for longer than a stall may last
+	ReasonStore         ReasonCode = "Store"       // the nodes of the group do not see one checkpoint store
+	ReasonExcluded      ReasonCode = "Excluded"    // a node is kept from the job after repeated failures
+	ReasonPreempted     ReasonCode = "Preempted"   // ended for more important work; it goes on when there is room again
+	ReasonPreemption    ReasonCode = "Preemption"  // others leave for it, or why ending others does not help
+	ReasonReservation   ReasonCode = "Reservation" // nodes are kept for others, or for maintenance
+	ReasonCapacity      ReasonCode = "Capacity"    // a capacity that is no part of a node is in use
+	ReasonStalled       ReasonCode = "Stalled"     // no rank made a step for longer than a stall may last
 )
 
 // Reason is one structured explanation (P7): the same in CLI, API, SDK and page.

@@ -1,0 +1,385 @@
+package schedule
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// profile says what is free where from now on: what is free now, what comes free when the
+// groups that run are expected to have ended, and what planned starts and reservations
+// take of it. Times are nanoseconds since 1970.
+type profile struct {
+	s     *Snapshot
+	now   int64
+	free  *overlay       // what is free now, with the placements of the cycle taken out
+	at    map[string]int // node id → index of free
+	nodes []nodeTimes    // by index of free
+	lines map[lineKey]*line
+	log   []int32 // nodes whose times changed, in order, for the lines to catch up
+
+	booked  []*booking
+	pools   *pools
+	entries map[string]*plannedStart // by group
+	alone   []int32                  // each node for itself
+
+	// scratch is the cluster with nothing to be had, in which nodes are put as they will be
+	// free, to be placed on.
+	scratch *overlay
+}
+
+// nodeTimes is what happens on one node.
+type nodeTimes struct {
+	running []stay // holds what is not free now, until it ends
+	planned []stay // will hold some of what is free then
+	closed  []closure
+}
+
+// stay is what one group holds of one node for a time.
+type stay struct {
+	from, to int64
+	who      *occupant
+	cpu, mem int64
+	devices  []int // by index
+	share    int64 // of the one device, in thousandths; 0: whole devices
+	bytes    int64 // of the one device
+	whole    bool  // nothing else is on the node meanwhile
+}
+
+// occupant is who stays, for what people are told.
+type occupant struct {
+	group, name   string
+	tenant, queue string
+	from, ends    int64
+	assumed       string // why it is expected to end then
+}
+
+// forever is the end of what has none.
+const forever = math.MaxInt64
+
+// defaultRun is how long what says nothing of its time is expected to run, releaseTime
+// how long it takes until what has ended is proven gone, and leaveTime until what has been
+// told to leave has.
+const (
+	defaultRun  = 24 * time.Hour
+	releaseTime = 30 * time.Second
+	leaveTime   = 2 * time.Minute
+)
+
+func newProfile(s *Snapshot, free *overlay, now time.Time) *profile {
+	p := &profile{
+		s: s, now: nanos(now), free: free, at: make(map[string]int, len(free.nodes)),
+		nodes: make([]nodeTimes, len(free.nodes)), lines: map[lineKey]*line{}, entries: map[string]*plannedStart{},
+	}
+	p.scratch = &overlay{nodes: make([]*nodeState, len(free.nodes)), topo: free.topo, links: free.links, mix: free.mix, idx: &index{}}
+	nothing := &nodeState{name: "nothing"}
+	for ni := range free.nodes {
+		p.scratch.nodes[ni] = nothing
+		p.at[free.nodes[ni].id] = ni
+	}
+	p.pools = newPools(p)
+	for _, h := range s.Holders {
+		p.holder(h)
+	}
+	p.reserve()
+	return p
+}
+
+// nanos is a time as the profile counts it. What is too far off to be counted is the last
+// moment before forever.
+func nanos(t time.Time) int64 {
+	const first, last = -9_000_000_000, 9_000_000_000 // seconds within which UnixNano is exact
+	switch s := t.Unix(); {
+	case s < first:
+		return math.MinInt64 / 2
+	case s > last:
+		return forever - 1
+	}
+	return t.UnixNano()
+}
+
+// moment is the reverse of nanos.
+func moment(ns int64) time.Time { return time.Unix(0, ns).UTC() }
+
+// after is a moment so much later, before forever.
+func after(t int64, d time.Duration) int64 {
+	if d > 0 && t > forever-1-int64(d) {
+		return forever - 1
+	}
+	return t + int64(d)
+}
+
+// runs is how long a request is expected to run.
+func (r *Request) runs() time.Duration {
+	switch {
+	case r.Expect > 0:
+		return r.Expect
+	case r.Spec.Estimate > 0:
+		return time.Duration(r.Spec.Estimate)
+	case r.Spec.TimeLimit > 0:
+		return time.Duration(r.Spec.TimeLimit)
+	}
+	return defaultRun
+}
+
+// ends is when a holder is expected to have ended, always after now, and why.
+func (h *Holder) ends(now int64) (int64, string) {
+	switch {
+	case h.Releasing:
+		return after(now, releaseTime), "it has ended, and is assumed to be gone within " + releaseTime.String()
+	case h.LeavingFor != "":
+		return after(now, leaveTime), "it has been told to leave, and is assumed to be gone within " + leaveTime.String()
+	}
+	end, why := int64(0), ""
+	switch {
+	case !h.Ends.IsZero():
+		end, why = nanos(h.Ends), h.source()
+	case h.Started.IsZero():
+		return after(now, defaultRun), "nothing is known of its time: " + spell(defaultRun) + " from now are assumed"
+	default:
+		end, why = after(nanos(h.Started), defaultRun), "nothing is known of its time: "+spell(defaultRun)+" from its start are assumed"
+	}
+	if end > now {
+		return end, why
+	}
+	// It runs over: assumed to take as long again as it is over, in doubling steps so that
+	// plans made one after the other agree.
+	over := time.Minute
+	for after(end, over) <= now {
+		over *= 2
+		if over > 1000*defaultRun {
+			return after(now, over), "it is long past its expected end"
+		}
+	}
+	return after(end, over), "it is past its expected end of " + stamp(end) + ": " + spell(over) + " more are assumed"
+}
+
+// source says where the expected end of a holder comes from.
+func (h *Holder) source() string {
+	if h.Spec != nil && !h.Started.IsZero() {
+		switch time.Duration(h.Ends.Sub(h.Started)) {
+		case 0:
+		case time.Duration(h.Spec.Estimate):
+			return "its own estimate"
+		case time.Duration(h.Spec.TimeLimit):
+			return "its own time limit"
+		case defaultRun:
+			return "nothing is known of its time: " + spell(defaultRun) + " from its start are assumed"
+		}
+	}
+	return "its expected end"
+}
+
+// holder puts what a running group holds into the profile. Where it is not known what it
+// holds, nothing is ever given back.
+func (p *profile) holder(h *Holder) {
+	end, why := h.ends(p.now)
+	who := &occupant{group: h.Group, name: h.called(), ends: end, assumed: why}
+	if h.Spec != nil {
+		who.tenant, who.queue = h.Spec.Tenant, h.Spec.Queue
+	}
+	var nodes []int
+	for i := range h.Bundles {
+		b := &h.Bundles[i]
+		ni, ok := p.at[b.Node]
+		if !ok {
+			continue
+		}
+		st := stay{
+			from: p.now, to: end, who: who, cpu: max(0, int64(b.CPU)), mem: max(0, int64(b.Memory)),
+			share: b.Share, bytes: max(0, int64(b.GPUMemory)), whole: h.Spec != nil && h.Spec.WholeNodes,
+		}
+		n := p.free.nodes[ni]
+		for d := range n.gpus {
+			if slices.Contains(b.Devices, n.gpus[d].uuid) {
+				st.devices = append(st.devices, d)
+			}
+		}
+		p.nodes[ni].running = append(p.nodes[ni].running, st)
+		nodes = append(nodes, ni)
+	}
+	if h.Spec != nil {
+		p.pools.charge(h.Spec.Uses, nodes, p.now, end, who)
+	}
+}
+
+// stayOf is what a bundle holds at its spot.
+func (p *profile) stayOf(sp spot, from, to int64, who *occupant) stay {
+	st := stay{from: from, to: to, who: who, cpu: sp.class.cpu, mem: sp.class.mem, devices: sp.devices, share: sp.class.share, whole: sp.class.whole}
+	if st.share > 0 && len(sp.devices) == 1 {
+		st.bytes = p.free.nodes[sp.node].gpus[sp.devices[0]].shareBytes(sp.class)
+	}
+	return st
+}
+
+// started puts a group into the profile that this cycle has placed and taken out of free.
+func (p *profile) started(r *Request, spots []spot) {
+	end := after(p.now, r.runs())
+	who := &occupant{group: r.ID, name: r.called(), ends: end, assumed: r.assumed()}
+	for _, sp := range spots {
+		p.nodes[sp.node].running = append(p.nodes[sp.node].running, p.stayOf(sp, p.now, end, who))
+		p.log = append(p.log, int32(sp.node))
+	}
+	p.pools.take(r, spots, p.now, end)
+}
+
+// called is the request's name for people.
+func (r *Request) called() string { return cmp.Or(r.Name, r.ID) }
+
+// assumed says where the time that a request is expected to run comes from.
+func (r *Request) assumed() string {
+	switch {
+	case r.Expect > 0 && r.Expect == time.Duration(r.Spec.Estimate), r.Expect <= 0 && r.Spec.Estimate > 0:
+		return "its own estimate"
+	case r.Expect > 0 && r.Expect == time.Duration(r.Spec.TimeLimit), r.Expect <= 0 && r.Spec.TimeLimit > 0:
+		return "its own time limit"
+	case r.Expect > 0:
+		return "its expected end"
+	}
+	return "nothing is known of its time: " + spell(defaultRun) + " from its start are assumed"
+}
+
+// putBack and takeOut move what a stay holds into and out of a state of its node.
+func (n *nodeState) putBack(s *stay) {
+	n.cpu = min(n.capCPU, satAdd(n.cpu, s.cpu))
+	n.mem = min(n.capMem, satAdd(n.mem, s.mem))
+	if s.whole {
+		n.held = ""
+	}
+	for _, d := range s.devices {
+		g := &n.gpus[d]
+		if s.share > 0 {
+			g.share, g.free = min(wholeShare, g.share+s.share), min(g.usable, satAdd(g.free, s.bytes))
+		} else {
+			g.share, g.free = wholeShare, g.usable
+		}
+	}
+}
+
+func (n *nodeState) takeOut(s *stay) {
+	n.cpu, n.mem = max(0, n.cpu-s.cpu), max(0, n.mem-s.mem)
+	if s.whole {
+		n.held = cmp.Or(s.who.group, s.who.name)
+	}
+	for _, d := range s.devices {
+		g := &n.gpus[d]
+		if s.share > 0 {
+			g.share, g.free = max(0, g.share-s.share), max(0, g.free-s.bytes)
+		} else {
+			g.share, g.free = 0, 0
+		}
+	}
+}
+
+// atMost leaves of n what both have.
+func (n *nodeState) atMost(m *nodeState) {
+	n.cpu, n.mem, n.held = min(n.cpu, m.cpu), min(n.mem, m.mem), cmp.Or(n.held, m.held)
+	for d := range n.gpus {
+		g, h := &n.gpus[d], &m.gpus[d]
+		g.share, g.free = min(g.share, h.share), min(g.free, h.free)
+	}
+}
+
+// state is the state of a node at one time.
+func (p *profile) state(ni int, at int64) *nodeState {
+	n := p.free.nodes[ni].clone()
+	t := &p.nodes[ni]
+	for i := range t.running {
+		if t.running[i].to <= at {
+			n.putBack(&t.running[i])
+		}
+	}
+	for i := range t.planned {
+		if s := &t.planned[i]; s.from <= at && at < s.to {
+			n.takeOut(s)
+		}
+	}
+	return n
+}
+
+// window is what a node has free throughout a time; nil if it is closed to the request
+// meanwhile.
+func (p *profile) window(ni int, from, to int64, r *Request) *nodeState {
+	t := &p.nodes[ni]
+	if opens, closes, ok := p.confined(ni, r); ok && (from < opens || to > closes) {
+		return nil
+	}
+	for i := range t.closed {
+		if c := &t.closed[i]; c.from < to && from < c.to && !c.opens(r) {
+			return nil
+		}
+	}
+	n := p.state(ni, from)
+	// What runs only gives back, so that free capacity is least where something begins.
+	for i := range t.planned {
+		if s := &t.planned[i]; from < s.from && s.from < to {
+			n.atMost(p.state(ni, s.from))
+		}
+	}
+	return n
+}
+
+// holds takes a spot out of a state; false: it is not free there.
+func (n *nodeState) holds(sp spot) bool {
+	c := sp.class
+	if n.cpu < c.cpu || n.mem < c.mem {
+		return false
+	}
+	n.cpu, n.mem = n.cpu-c.cpu, n.mem-c.mem
+	for _, d := range sp.devices {
+		g := &n.gpus[d]
+		switch {
+		case c.share > 0 && g.shares(c, 1) < 1, c.share == 0 && (!g.untouched() || g.usable < c.gpuMem):
+			return false
+		case c.share > 0:
+			g.takeShare(c)
+		default:
+			g.share, g.free = 0, 0
+		}
+	}
+	return true
+}
+
+// allows reports whether the request may have its spots for its time from then on: nothing
+// that is planned, reserved or running is in the way.
+func (p *profile) allows(r *Request, spots []spot, from int64) bool {
+	to := after(from, r.runs())
+	done := map[int]bool{}
+	for _, sp := range spots {
+		if done[sp.node] {
+			continue
+		}
+		done[sp.node] = true
+		n := p.window(sp.node, from, to, r)
+		if n == nil || n.held != "" || sp.class.whole && !n.idle() {
+			return false
+		}
+		for _, other := range spots {
+			if other.node == sp.node && !n.holds(other) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// spell writes a duration for people: "24h", "1h30m", "45s".
+func spell(d time.Duration) string {
+	s := d.Round(time.Second).String()
+	if d >= time.Minute && len(s) > 2 && s[len(s)-2:] == "0s" && s[len(s)-3] == 'm' {
+		s = s[:len(s)-2]
+	}
+	if d >= time.Hour && len(s) > 2 && s[len(s)-2:] == "0m" && s[len(s)-3] == 'h' {
+		s = s[:len(s)-2]
+	}
+	return s
+}
+
+// stamp writes a moment for people.
+func stamp(ns int64) string {
+	if ns >= forever-1 {
+		return "no time that is known"
+	}
+	return moment(ns).Format("2006-01-02 15:04:05 MST")
+}

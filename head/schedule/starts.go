@@ -1,0 +1,420 @@
+package schedule
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
+
+// Requests are looked at in the order of turns. What fits starts; what does not gets a
+// planned start: the earliest time from which it fits for as long as it is expected to run,
+// beside what runs, what is reserved and the starts planned before. Its nodes and devices
+// are then taken for that time, so whatever comes later in the order, to start now or
+// later, delays no start planned before it. A request beyond its longest wait comes before
+// all others in the order, which is what pins its start.
+//
+// Beyond the planned ones the rule is the same (EASY): it starts if it delays none.
+
+// planned is how many starts are planned for the requests of one pool.
+const planned = 1000
+
+// plannedStart is one planned start.
+type plannedStart struct {
+	request *Request
+	spots   []spot
+	from    int64
+	to      int64
+	who     *occupant
+	after   []*occupant // whose ends it waits for, the last to end first
+}
+
+// Forecast is when a waiting group is planned to start, and what that rests on.
+type Forecast struct {
+	Start time.Time `json:"start"`
+	// After names the groups whose end it waits for, the last to end first.
+	After []string `json:"after,omitempty"`
+	// Assumptions say for each of them why it is expected to have ended, and what is
+	// assumed of the group itself.
+	Assumptions []string `json:"assumptions,omitempty"`
+	Nodes       []string `json:"nodes,omitempty"` // by name
+}
+
+// Forecast is the planned start of a waiting group; false: none is planned.
+func (r *Result) Forecast(group string) (Forecast, bool) {
+	p := r.cycle.times
+	if p == nil || p.entries[group] == nil {
+		return Forecast{}, false
+	}
+	e := p.entries[group]
+	f := Forecast{Start: moment(e.from)}
+	for _, o := range e.after[:min(len(e.after), named)] {
+		f.After = append(f.After, o.name)
+		f.Assumptions = append(f.Assumptions, fmt.Sprintf("%s ends by %s: %s", o.name, stamp(o.ends), o.assumed))
+	}
+	f.Assumptions = append(f.Assumptions, fmt.Sprintf("%s runs for %s: %s", e.who.name, spell(e.request.runs()), e.request.assumed()))
+	for _, sp := range e.spots {
+		if name := p.free.nodes[sp.node].name; len(f.Nodes) == 0 || f.Nodes[len(f.Nodes)-1] != name {
+			f.Nodes = append(f.Nodes, name)
+		}
+	}
+	slices.SortFunc(f.Nodes, naturalCompare)
+	f.Nodes = slices.Compact(f.Nodes)
+	return f, true
+}
+
+// timely is what a cycle knows of time. Room only shrinks within a cycle, so what was
+// refused is refused again without a look.
+type timely struct {
+	tooLong  map[timeKey]time.Duration // that did not fit now, or any longer
+	hopeless map[timeKey]time.Duration // that have no start at all, or any longer
+	planned  map[string]int            // by pool
+	line     map[string]int64          // by pool, before which nothing else starts (NoBackfill)
+}
+
+// timeKey is equal for requests that fit at the same times, if they run equally long.
+type timeKey struct {
+	d      *demand
+	access string
+}
+
+// profile is made when something first does not fit, or depends on time anyway.
+func (c *cycle) profile() *profile {
+	if c.times == nil {
+		c.times = newProfile(c.s, c.free, c.now)
+		for i := range c.placed {
+			c.times.started(c.placed[i].request, c.placed[i].spots)
+		}
+		for i := range c.aside {
+			c.times.claimed(c.aside[i], c.mem.demandOf(c.aside[i].request, c.now))
+		}
+		c.timely = timely{
+			tooLong: map[timeKey]time.Duration{}, hopeless: map[timeKey]time.Duration{}, planned: map[string]int{}, line: map[string]int64{},
+		}
+	}
+	return c.times
+}
+
+// timed reports whether more than what is free now decides on a request.
+func (c *cycle) timed(r *Request) bool {
+	return len(c.s.Reservations) > 0 || len(r.Spec.Uses) > 0 || r.Spec.Reservation != ""
+}
+
+// startNow finds a place for a request that it may take now; without spots it waits.
+func (c *cycle) startNow(r *Request, d *demand, failed map[*demand]bool) outcome {
+	if _, behind := c.lined(r); behind {
+		return outcome{}
+	}
+	timed := c.timed(r)
+	if !timed && failed[d] {
+		return outcome{}
+	}
+	if c.times != nil && len(c.timely.tooLong) > 0 {
+		if dur, ok := c.timely.tooLong[timeKey{d, c.times.accessOf(r)}]; ok && dur <= r.runs() {
+			return outcome{}
+		}
+	}
+	if !timed {
+		got := c.try(d)
+		if got.spots == nil {
+			failed[d] = true
+			return got
+		}
+		if c.times == nil || c.times.allows(r, got.spots, c.times.now) {
+			return got
+		}
+	}
+	p := c.profile()
+	got := p.placeAt(r, d, p.now, func(int32) bool { return true })
+	if got.spots == nil {
+		c.timely.tooLong[timeKey{d, p.accessOf(r)}] = r.runs()
+	}
+	return got
+}
+
+// lined reports whether a request stands behind one that holds up the line, and when that
+// one starts: forever if that is not known. A request for any pool is in the line of all.
+func (c *cycle) lined(r *Request) (starts int64, yes bool) {
+	if !c.s.Policy.NoBackfill {
+		return 0, false
+	}
+	for pool, at := range c.timely.line {
+		if pool == "" || r.Spec.Pool == "" || pool == r.Spec.Pool {
+			starts, yes = max(starts, at), true
+		}
+	}
+	return starts, yes
+}
+
+// inLine holds up what comes after a request that waits.
+func (c *cycle) inLine(r *Request, start int64) {
+	if c.s.Policy.NoBackfill {
+		c.timely.line[r.Spec.Pool] = max(c.timely.line[r.Spec.Pool], start)
+	}
+}
+
+// planStart finds the earliest start of a request that waits and takes its place for then.
+func (c *cycle) planStart(r *Request, d *demand) time.Time {
+	p := c.profile()
+	notBefore := p.now
+	if after, behind := c.lined(r); behind {
+		notBefore = after
+	}
+	key := timeKey{d, p.accessOf(r)}
+	longest, known := c.timely.hopeless[key]
+	full := c.timely.planned[r.Spec.Pool] >= cmp.Or(max(0, c.s.Policy.Planned), planned)
+	var e *plannedStart
+	if !full && notBefore != forever && (!known || r.runs() < longest) {
+		if e = p.earliest(r, d, notBefore, func(t time.Time) *demand { return c.mem.demandOf(r, t) }); e == nil {
+			c.timely.hopeless[key] = r.runs()
+		}
+	}
+	if e == nil {
+		c.inLine(r, forever)
+		return time.Time{}
+	}
+	c.timely.planned[r.Spec.Pool]++
+	p.add(e)
+	c.inLine(r, e.from)
+	return moment(e.from)
+}
+
+// accessOf is equal for requests to which the same reservations are open and which use as
+// much of the same capacities.
+func (p *profile) accessOf(r *Request) string {
+	if len(p.booked) == 0 && len(r.Spec.Uses) == 0 && r.Spec.Reservation == "" {
+		return ""
+	}
+	var b strings.Builder
+	for i := range p.booked {
+		if p.booked[i].serves(r) {
+			fmt.Fprintf(&b, "%d ", i)
+		}
+	}
+	fmt.Fprintf(&b, "%q", r.Spec.Reservation)
+	for _, u := range r.Spec.Uses {
+		fmt.Fprintf(&b, " %q=%d", u.Of, u.N)
+	}
+	return b.String()
+}
+
+// looks bounds how often the capacities are asked for a later moment for one request.
+const looks = 16
+
+// earliest finds the first moment from which the request fits for as long as it runs; nil:
+// there is none as far as is known.
+func (p *profile) earliest(r *Request, d *demand, notBefore int64, demandAt func(time.Time) *demand) *plannedStart {
+	e := p.earliestOf(r, d, notBefore)
+	// A preferred level is waited for until its time is over.
+	if wait := r.Spec.LevelWait; d.required && wait != nil && !r.Since.IsZero() {
+		opens := max(notBefore, after(nanos(r.Since), time.Duration(*wait)))
+		if other := p.earliestOf(r, demandAt(moment(opens)), opens); other != nil && (e == nil || other.from < e.from) {
+			e = other
+		}
+	}
+	if e != nil {
+		e.who = &occupant{group: r.ID, name: r.called(), ends: e.to, assumed: r.assumed(), from: e.from}
+		e.after = p.waitsFor(e)
+	}
+	return e
+}
+
+func (p *profile) earliestOf(r *Request, d *demand, notBefore int64) *plannedStart {
+	if len(d.classes) == 0 || d.incomplete() {
+		return nil
+	}
+	dur := int64(r.runs())
+	l := p.lineOf(r, d, d.classes[0])
+	groupOf, groups, some := p.groups(d)
+	if !some {
+		return nil
+	}
+	var found *plannedStart
+	for range looks {
+		later := int64(0)
+		l.earliest(d.needed(), dur, notBefore, groupOf, groups, func(at int64, enough func(int32) bool) bool {
+			if t := p.pools.roomFrom(r, d.fewest(), at, at+dur); t > at {
+				later = t
+				return true
+			}
+			got := p.placeAt(r, d, at, enough)
+			if got.spots == nil {
+				return false
+			}
+			found = &plannedStart{request: r, spots: got.spots, from: at, to: after(at, r.runs())}
+			return true
+		})
+		if found != nil || later <= notBefore || later >= forever-1 {
+			break
+		}
+		notBefore = later
+	}
+	return found
+}
+
+// groups divides the nodes into those that have to have room together: all, those of one
+// domain, or each for itself. False: there is no such level.
+func (p *profile) groups(d *demand) ([]int32, int, bool) {
+	switch {
+	case d.required:
+		li := p.free.topo.level(d.level)
+		if li < 0 {
+			return nil, 0, false
+		}
+		return p.free.topo.of[li], len(p.free.topo.domains), true
+	case d.strategy == api.StrictPack:
+		if p.alone == nil {
+			p.alone = make([]int32, len(p.nodes))
+			for ni := range p.alone {
+				p.alone[ni] = int32(ni)
+			}
+		}
+		return p.alone, len(p.nodes), true
+	}
+	return nil, 1, true
+}
+
+// fewest is how many bundles the demand starts with at least.
+func (d *demand) fewest() int64 {
+	if len(d.roles) == 0 {
+		return int64(d.total)
+	}
+	var sum int64
+	for i := range d.roles {
+		sum = satAdd(sum, minimum(&d.roles[i]))
+	}
+	return max(sum, d.least)
+}
+
+// needed is how many bundles of the most demanding class there must be.
+func (d *demand) needed() int64 {
+	return max(0, int64(len(d.classes[0].bundles))-(int64(d.total)-d.fewest()))
+}
+
+// placeAt finds a place for a request that is free for it from a moment on, for as long as
+// it runs, on nodes that may be part of one.
+func (p *profile) placeAt(r *Request, d *demand, at int64, may func(node int32) bool) outcome {
+	if len(d.classes) == 0 {
+		return outcome{}
+	}
+	to := after(at, r.runs())
+	roomy := map[int32]bool{}
+	for _, c := range d.classes {
+		p.lineOf(r, d, c).covering(at, int64(r.runs()), roomy)
+	}
+	var nodes []int
+	for ni := range roomy {
+		if may(ni) {
+			nodes = append(nodes, int(ni))
+		}
+	}
+	slices.Sort(nodes)
+	// Its own reservation is used before what others could use too.
+	if own := p.own(r, nodes, at, to); len(own) > 0 && len(own) < len(nodes) {
+		if got := p.placeOn(r, d, own, at, to); got.spots != nil {
+			return got
+		}
+	}
+	return p.placeOn(r, d, nodes, at, to)
+}
+
+// placeOn is place on some nodes with what they have free throughout a time.
+func (p *profile) placeOn(r *Request, d *demand, nodes []int, at, to int64) outcome {
+	o := p.scratch
+	defer o.back(o.mark())
+	for _, ni := range nodes {
+		if n := p.window(ni, at, to, r); n != nil {
+			o.set(ni, n)
+		}
+	}
+	got := place(o, d)
+	if got.spots == nil || p.pools.holds(r, got.spots, at, to) {
+		return got
+	}
+	if !p.pools.limit(r, d, o, nodes, at, to) {
+		return outcome{}
+	}
+	if got = place(o, d); got.spots == nil || !p.pools.holds(r, got.spots, at, to) {
+		return outcome{}
+	}
+	return got
+}
+
+// add takes the place of a planned start for its time.
+func (p *profile) add(e *plannedStart) {
+	p.entries[e.request.ID] = e
+	for _, sp := range e.spots {
+		n := &p.nodes[sp.node]
+		n.planned = append(n.planned, p.stayOf(sp, e.from, e.to, e.who))
+		p.log = append(p.log, int32(sp.node))
+	}
+	p.pools.take(e.request, e.spots, e.from, e.to)
+}
+
+// claimed puts a claim that has not come true yet into the profile. Whatever of its place
+// comes free goes to it; it starts when the last of those that leave for it has left.
+func (p *profile) claimed(a aside, d *demand) {
+	r := a.request
+	e := &plannedStart{request: r, from: after(p.now, releaseTime)}
+	for _, h := range p.s.Holders {
+		if h.LeavingFor == r.ID || h.Releasing && slices.Contains(r.Leaving, h.Group) {
+			end, _ := h.ends(p.now)
+			e.from = max(e.from, end)
+		}
+	}
+	e.to = after(e.from, r.runs())
+	e.who = &occupant{group: r.ID, name: r.called(), ends: e.to, assumed: r.assumed(), from: e.from}
+	for i, at := range r.Claim {
+		ni, ok := p.at[at.Node]
+		c := d.classOf(i)
+		if !ok || c == nil {
+			continue
+		}
+		sp := spot{node: ni, class: c}
+		for k := range p.free.nodes[ni].gpus {
+			if slices.Contains(at.Devices, p.free.nodes[ni].gpus[k].uuid) {
+				sp.devices = append(sp.devices, k)
+			}
+		}
+		e.spots = append(e.spots, sp)
+		p.nodes[ni].planned = append(p.nodes[ni].planned, p.stayOf(sp, p.now, e.to, e.who))
+	}
+	// What was set aside of it is not free now, and is when it ends.
+	for ni, st := range a.taken {
+		st.from, st.to, st.who = p.now, e.to, e.who
+		p.nodes[ni].running = append(p.nodes[ni].running, st)
+		p.log = append(p.log, int32(ni))
+	}
+	e.after = p.waitsFor(e)
+	p.entries[r.ID] = e
+	p.pools.take(r, e.spots, p.now, e.to)
+}
+
+// waitsFor lists who has to have ended on the nodes of a planned start before it, the last
+// to end first. Those that hold nothing that it needs are not told apart from the others.
+func (p *profile) waitsFor(e *plannedStart) []*occupant {
+	seen := map[*occupant]bool{}
+	var out []*occupant
+	node := -1
+	for _, sp := range e.spots {
+		if sp.node == node {
+			continue
+		}
+		node = sp.node
+		for _, stays := range [][]stay{p.nodes[node].running, p.nodes[node].planned} {
+			for i := range stays {
+				if s := &stays[i]; s.to <= e.from && !seen[s.who] {
+					seen[s.who] = true
+					out = append(out, s.who)
+				}
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *occupant) int {
+		return cmp.Or(cmp.Compare(b.ends, a.ends), naturalCompare(a.name, b.name), cmp.Compare(a.group, b.group))
+	})
+	return out
+}
