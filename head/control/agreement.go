@@ -54,9 +54,9 @@ func (s *saves) done(job string) {
 
 // hearAnswers lets the loop look at once when ranks have answered a proposal: others may
 // be holding for them.
-func (h *Head) hearAnswers(b wire.Heartbeat) {
+func (h *Head) hearAnswers(allocs []wire.AllocStatus) {
 	v := h.Store.View()
-	for _, a := range b.Allocs {
+	for _, a := range allocs {
 		if j := v.Job(a.Job); j != nil && len(a.Answers) > 0 && j.Proposal != nil && j.Proposal.State == wire.ProposalOpen {
 			h.Kick()
 			return
@@ -126,7 +126,7 @@ func (h *Head) agreeFacts(v *state.View, j *state.Job, last *state.Attempt) agre
 		if a == nil || a.Generation != last.Generation {
 			continue
 		}
-		if n := v.Node(a.Node); n == nil || n.State != api.NodeReady {
+		if n := v.Node(a.Node); n == nil || n.State != api.NodeReady && !h.speaksFor(n, id) {
 			f.Silent = nodeName(v, a.Node)
 		}
 		reports, answers := h.nodes.agreement(a.Node, id, last.Generation)
@@ -139,15 +139,11 @@ func (h *Head) agreeFacts(v *state.View, j *state.Job, last *state.Attempt) agre
 func (s *sessions) agreement(node, alloc string, generation uint64) ([]agree.Report, []wire.RankAnswer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.byID[node]
-	if n == nil {
-		return nil, nil
-	}
-	a, ok := n.allocs[alloc]
+	a, at, ok := s.newest(node, alloc)
 	if !ok || a.Generation != generation {
 		return nil, nil
 	}
-	since := s.clock.Now().Sub(n.last)
+	since := s.clock.Now().Sub(at)
 	var out []agree.Report
 	for _, r := range a.Steps {
 		out = append(out, agree.Report{Rank: r.Rank, Step: r.Step, Age: r.Age.D() + since, Pace: r.Pace.D(), Bound: r.Bound, Settled: r.Settled})

@@ -24,7 +24,7 @@ func (h *Head) drainAll(ctx context.Context) (next time.Duration) {
 	}
 	v := h.Store.View()
 	for _, n := range v.Nodes() {
-		if n.Draining() && n.State == api.NodeReady {
+		if n.Draining() && (n.State == api.NodeReady || n.State == api.NodeAgentless) {
 			h.leaveNode(ctx, v, n)
 		}
 	}

@@ -111,9 +111,10 @@ type Head struct {
 	look   chan struct{} // something was heard of a node, or its connection ended
 	ck     *checkpoints
 	// asked is when a job was last asked to save because its time had come.
-	asked  map[string]time.Time
-	saves  saves // checkpoints that are wanted beside those of every N steps
-	starts startChecks
+	asked   map[string]time.Time
+	errands errands
+	saves   saves // checkpoints that are wanted beside those of every N steps
+	starts  startChecks
 	// planned is the newest answer of the scheduler.
 	planned planned
 	meters  meters

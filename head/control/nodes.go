@@ -157,7 +157,7 @@ func (h *Head) onHeartbeat(ctx context.Context, node string, data []byte) (any, 
 	if err := h.verify.ask(ctx); err != nil {
 		return nil, err
 	}
-	h.hearAnswers(b)
+	h.hearAnswers(b.Allocs)
 	// Beside the answer: a slow disk must not cost the node its lease.
 	h.spawn(ctx, func() { h.noteFirstSteps(ctx, b.Allocs) })
 	v := h.Store.View()

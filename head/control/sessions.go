@@ -185,11 +185,8 @@ func (s *sessions) takePort(node string) (int64, bool) {
 func (s *sessions) steps(node, alloc string) ([]wire.RankStep, wire.AllocState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := s.byID[node]; n != nil {
-		a := n.allocs[alloc]
-		return a.Steps, a.State
-	}
-	return nil, ""
+	a, _, _ := s.newest(node, alloc)
+	return a.Steps, a.State
 }
 
 // devices is what a node's agent said last of its devices, by UUID.

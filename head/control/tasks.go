@@ -16,7 +16,11 @@ import (
 
 // task hands work on a store to a live agent: one that runs the job, else any ready.
 func (h *Head) task(ctx context.Context, v *state.View, run string, t wire.Task) (wire.TaskReply, error) {
-	return h.ask(ctx, v, h.taskNodes(v, run), t)
+	nodes := h.taskNodes(v, run)
+	if byShims(t.Kind) {
+		nodes = append(nodes, h.speakers(v, run)...)
+	}
+	return h.ask(ctx, v, nodes, t)
 }
 
 // ask hands a task to the first of some nodes that can do it.
@@ -38,9 +42,12 @@ func (h *Head) ask(ctx context.Context, v *state.View, nodes []string, t wire.Ta
 	var last error
 	var refused *wire.TaskReply
 	for _, n := range nodes {
-		raw, err := h.askNode(ctx, n, limit, data)
+		var raw []byte
 		var reply wire.TaskReply
-		if err == nil {
+		var err error
+		if x := v.Node(n); x != nil && x.State == api.NodeAgentless {
+			reply, err = h.askShim(ctx, n, limit, t)
+		} else if raw, err = h.askNode(ctx, n, limit, data); err == nil {
 			err = wire.Unmarshal(raw, &reply)
 		}
 		switch {

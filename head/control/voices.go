@@ -21,6 +21,13 @@ type voice struct {
 	called time.Time
 	hungUp time.Time        // the newest end of a shim's connection that no call followed
 	sent   map[string]int64 // newest call of each allocation
+	said   map[string]said  // and what it said
+}
+
+// said is what a shim said of its allocation, and when.
+type said struct {
+	at     time.Time
+	status wire.AllocStatus
 }
 
 // call takes a shim's call. again: the shim must prove first that it speaks now; old: it
@@ -33,7 +40,7 @@ func (s *sessions) call(node string, c *wire.ShimCall) (nonce string, again, old
 	}
 	w := s.voices[node]
 	if w == nil || w.boot != c.Boot {
-		w = &voice{boot: c.Boot, sent: map[string]int64{}}
+		w = &voice{boot: c.Boot, sent: map[string]int64{}, said: map[string]said{}}
 		s.voices[node] = w
 	}
 	if c.Sent <= w.sent[c.Alloc] {
@@ -41,11 +48,41 @@ func (s *sessions) call(node string, c *wire.ShimCall) (nonce string, again, old
 	}
 	now := s.clock.Now()
 	w.sent[c.Alloc], w.called, w.hungUp = c.Sent, now, time.Time{}
-	s.learn([]wire.AllocStatus{{ID: c.Alloc, Job: c.Job, Generation: c.Generation, State: c.State, Steps: c.Steps}}, now)
+	st := wire.AllocStatus{ID: c.Alloc, Job: c.Job, Generation: c.Generation, State: c.State, Steps: c.Steps, Answers: c.Answers}
+	s.learn([]wire.AllocStatus{st}, now)
+	w.said[c.Alloc] = said{now, st}
 	if n := s.byID[node]; n != nil {
-		n.allocs[c.Alloc] = wire.AllocStatus{ID: c.Alloc, Job: c.Job, Generation: c.Generation, State: c.State, Steps: c.Steps}
+		n.allocs[c.Alloc] = st
 	}
 	return s.nonce, false, false
+}
+
+// newest is what was said last of an allocation, by the node's agent or by the shim
+// itself. s.mu is held.
+func (s *sessions) newest(node, alloc string) (st wire.AllocStatus, at time.Time, ok bool) {
+	if n := s.byID[node]; n != nil {
+		if st, ok = n.allocs[alloc]; ok {
+			at = n.last
+		}
+	}
+	if w := s.voices[node]; w != nil {
+		if h, spoke := w.said[alloc]; spoke && h.at.After(at) {
+			st, at, ok = h.status, h.at, true
+		}
+	}
+	return st, at, ok
+}
+
+// calls reports whether the shim of an allocation has spoken for itself within the last d.
+func (s *sessions) calls(node, alloc string, d time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.voices[node]
+	if w == nil {
+		return false
+	}
+	h, ok := w.said[alloc]
+	return ok && s.clock.Now().Sub(h.at) < d
 }
 
 // hangUp notes the end of a connection; false: it says nothing.
@@ -167,11 +204,17 @@ func (h *Head) onShimCall(ctx context.Context, node string, data []byte) (any, e
 		}
 		acked = events[len(events)-1].Seq
 	}
+	h.hearAnswers([]wire.AllocStatus{{Job: c.Job, Answers: c.Answers}})
 	h.spawn(ctx, func() {
 		h.noteFirstSteps(ctx, []wire.AllocStatus{{ID: c.Alloc, Job: c.Job, Generation: c.Generation, Steps: c.Steps}})
 	})
+	verdicts := h.verdictsFor(ctx, node, &c)
+	h.errands.hear(&c)
 	ack := h.orders(h.Store.View(), node, &c)
-	ack.Nonce, ack.Acked = nonce, acked
+	ack.Nonce, ack.Acked, ack.Verdicts = nonce, acked, verdicts
+	if ack.Tasks = h.errands.of(c.Alloc); len(ack.Tasks) > 0 || waits(verdicts) {
+		ack.Soon = unit.Duration(callSoon)
+	}
 	return ack, nil
 }
 
@@ -229,6 +272,15 @@ func (h *Head) orders(v *state.View, node string, c *wire.ShimCall) wire.ShimAck
 		ack.Over = c.Generation
 	case w.Attempt.Generation > c.Generation:
 		ack.Over = w.Attempt.Generation - 1
+	}
+	if at := w.Attempt; at != nil && at.Generation == c.Generation {
+		ack.Proposal, ack.Generation = w.Proposal, at.Generation
+		if at.Restore != nil && at.Restore.Verified {
+			ack.Verified = at.Generation
+		}
+		if open := w.Proposal != nil && w.Proposal.State == wire.ProposalOpen; open || j.Drain != nil || h.saves.wanted(j.ID, c.Generation) {
+			ack.Soon = unit.Duration(callSoon) // ranks may be holding
+		}
 	}
 	if n.State != api.NodeLost && !a.Lost {
 		ack.Lease, ack.Orphan = dur(h.leaseOf(j)), dur(h.Timing.Orphan)

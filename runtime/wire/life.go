@@ -22,6 +22,10 @@ type AllocTerms struct {
 const (
 	MaxCallEvents = 64
 	MaxCallBytes  = 256 << 10
+	// MaxCallPrepared bounds the prepared steps of one call, in bytes, and MaxErrands the
+	// tasks that one answer names.
+	MaxCallPrepared = 1 << 20
+	MaxErrands      = 4
 )
 
 // ShimCall is what a shim says once a second while nobody speaks for it.
@@ -41,6 +45,12 @@ type ShimCall struct {
 	// Events that are not acknowledged, oldest first, at most MaxCallEvents: what the
 	// agent would have reported.
 	Events []AllocEvent `json:"events,omitempty"`
+	// Answers of this generation's ranks to the newest proposal, as in AllocStatus.
+	Answers []RankAnswer `json:"answers,omitempty"`
+	// Prepared are steps whose verdict is not known here: each again after a while.
+	Prepared []Prepared `json:"prepared,omitempty"`
+	// Done are the tasks of earlier answers that are done, each until no answer names it.
+	Done []TaskReply `json:"done,omitempty"`
 }
 
 // ShimAck answers a ShimCall after leadership was verified. It is a shim's only source of
@@ -61,6 +71,17 @@ type ShimAck struct {
 	Grace unit.Duration `json:"grace,omitempty"`
 	Stop  *StopOrder    `json:"stop,omitempty"`
 	End   bool          `json:"end,omitempty"` // the allocation is not wanted: end all and leave
+	// Proposal is the newest to the ranks of Generation, the call's, decided or not.
+	Proposal   *Proposal `json:"proposal,omitempty"`
+	Generation uint64    `json:"gen,omitempty"`
+	// Verdicts on the steps that the call says are prepared.
+	Verdicts []Verdict `json:"verdicts,omitempty"`
+	// Verified: every share of the step that this generation restores is whole.
+	Verified uint64 `json:"verified,omitempty"`
+	// Tasks on the run's store that nobody else can do: small writes alone.
+	Tasks []Task `json:"tasks,omitempty"`
+	// Soon is when to call again; 0: a second later, as ever.
+	Soon unit.Duration `json:"soon,omitempty"`
 }
 
 // StepsNow is what runs on a node at this moment.

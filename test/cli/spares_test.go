@@ -107,8 +107,9 @@ for step in range(1, 100000):
 		if last.Number == 0 || last.Ranks[0].Node != spare || last.Running.IsZero() || strings.Count(r.out, "forked")+strings.Count(r.out, "fresh") < 2 {
 			return fmt.Errorf("attempt %d on %s: %v\n%s", last.Number, last.Ranks[0].Node, r, h.troupe("job", "events", j.ID).out)
 		}
-		// A start may always fall back to exec; it says why then.
-		t.Logf("%s%s\n%s", r.out, h.troupe("job", "events", j.ID).out, worker[spare].errout.String())
+		if strings.Count(r.out, "forked") < 2 {
+			t.Fatalf("%s%s\n%s", r.out, h.troupe("job", "events", j.ID).out, worker[spare].errout.String())
+		}
 		return nil
 	})
 	h.want(0, "job", "stop", "mover-", "--yes", "--grace", "1s")

@@ -53,6 +53,7 @@ func (s *simShim) keepLooking(a *attempt) {
 	}
 	if news {
 		s.tell(s.status())
+		s.voice.News()
 	}
 	if a.agree.shim.Open() && len(a.agree.shim.Answers()) < len(a.ranks) {
 		if a.agree.timer != nil {

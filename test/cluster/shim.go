@@ -39,6 +39,7 @@ type simShim struct {
 	att      *attempt
 	next     *wire.AttemptSpec
 	prepared map[prepareKey]*wire.Prepared
+	errands  []wire.TaskReply // what the leader's own tasks came to
 	fates    map[stepID]*fate
 	ending   bool
 	leaving  bool
@@ -405,6 +406,7 @@ func (s *simShim) die(stragglers bool) {
 func (s *simShim) prepare(p *wire.Prepared) {
 	s.prepared[prepareKey{p.Generation, p.Step, p.Rank}] = p
 	s.tell(shim.ShimMessage{Type: "prepared", V: shim.ProtocolVersion, PID: s.journal.PID, Prepared: p})
+	s.voice.News()
 	if s.preparer == nil {
 		s.preparer = time.AfterFunc(prepareEvery, s.repeat)
 	}
@@ -417,15 +419,19 @@ func (s *simShim) repeat() {
 	if s.dead || len(s.prepared) == 0 {
 		return
 	}
+	for _, k := range s.preparedKeys() {
+		s.tell(shim.ShimMessage{Type: "prepared", V: shim.ProtocolVersion, PID: s.journal.PID, Prepared: s.prepared[k]})
+	}
+	s.preparer = time.AfterFunc(prepareEvery, s.repeat)
+}
+
+func (s *simShim) preparedKeys() []prepareKey {
 	keys := make([]prepareKey, 0, len(s.prepared))
 	for k := range s.prepared {
 		keys = append(keys, k)
 	}
 	slices.SortFunc(keys, func(a, b prepareKey) int { return int(a.step-b.step)*1000 + int(a.rank-b.rank) })
-	for _, k := range keys {
-		s.tell(shim.ShimMessage{Type: "prepared", V: shim.ProtocolVersion, PID: s.journal.PID, Prepared: s.prepared[k]})
-	}
-	s.preparer = time.AfterFunc(prepareEvery, s.repeat)
+	return keys
 }
 
 func (s *simShim) verdict(v *wire.Verdict) {

@@ -3,8 +3,11 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/troupe-runtime/troupe/elastic/checkpoint"
+	"github.com/troupe-runtime/troupe/elastic/checkpoint/store"
 	"github.com/troupe-runtime/troupe/runtime/bus"
 	"github.com/troupe-runtime/troupe/runtime/bus/link"
 	"github.com/troupe-runtime/troupe/runtime/wire"
@@ -35,6 +38,7 @@ func (s *simShim) speakUp() {
 			st := s.status().Status
 			return wire.ShimCall{
 				Alloc: st.ID, Job: st.Job, Boot: boot, Generation: st.Generation, State: st.State, Steps: st.Steps,
+				Answers: st.Answers, Prepared: s.unsure(), Done: s.doneErrands(),
 				Events: append([]wire.AllocEvent(nil), s.journal.Unacked[:min(len(s.journal.Unacked), wire.MaxCallEvents)]...),
 			}, true
 		},
@@ -75,7 +79,38 @@ func (s *simShim) heard(ack *wire.ShimAck, sent time.Duration) {
 	if a := s.att; a.active() && !a.over && a.spec.Generation <= ack.Over {
 		s.end(max(ack.Grace.D(), defaultGrace), "the attempt is over", true)
 	}
+	if ack.Proposal != nil {
+		s.propose(ack.Generation, ack.Proposal)
+	}
+	for i := range ack.Verdicts {
+		s.verdict(&ack.Verdicts[i])
+	}
+	s.takeErrands(ack.Tasks)
 	if ack.End {
 		s.finish("the allocation is not wanted any more")
 	}
 }
+
+// unsure lists the steps whose verdict is not known. s.mu is held.
+func (s *simShim) unsure() []wire.Prepared {
+	var out []wire.Prepared
+	for _, k := range s.preparedKeys() {
+		out = append(out, *s.prepared[k])
+	}
+	return out
+}
+
+// takeErrands carries out what is new and forgets what is named no more. s.mu is held.
+func (s *simShim) takeErrands(tasks []wire.Task) {
+	s.errands = slices.DeleteFunc(s.errands, func(r wire.TaskReply) bool {
+		return !slices.ContainsFunc(tasks, func(t wire.Task) bool { return t.ID == r.ID })
+	})
+	for _, t := range tasks {
+		if !slices.ContainsFunc(s.errands, func(r wire.TaskReply) bool { return r.ID == t.ID }) {
+			open := store.New(s.n.disk(), s.cfg.Alloc).Open
+			s.errands = append(s.errands, checkpoint.Do(s.n.c.ctx, open, s.n.disk(), t, s.n.clock.Now()))
+		}
+	}
+}
+
+func (s *simShim) doneErrands() []wire.TaskReply { return slices.Clone(s.errands) }

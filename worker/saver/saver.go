@@ -20,8 +20,9 @@ import (
 	"github.com/troupe-runtime/troupe/worker/shim"
 )
 
-// maxLine bounds one request; a rank's frame, from which it is made, is smaller.
-const maxLine = 1 << 20
+// maxLine bounds one request; a rank's frame or a manifest, of which it is made, is
+// smaller.
+const maxLine = 4 << 20
 
 // atOnce is how many requests run together: enough to keep a disk busy, few enough
 // to leave the processors to the ranks.
@@ -77,6 +78,8 @@ func Do(ctx context.Context, fsys checkpoint.FS, req *shim.SaverRequest) *shim.S
 		err = stage(ctx, fsys, req, rep)
 	case "verify":
 		err = verify(ctx, fsys, req, rep)
+	case "task":
+		err = task(ctx, fsys, req, rep)
 	default:
 		err = usage{fmt.Errorf("unknown request %q", req.Op)}
 	}
@@ -84,6 +87,17 @@ func Do(ctx context.Context, fsys checkpoint.FS, req *shim.SaverRequest) *shim.S
 		rep.Error, rep.Code = err.Error(), codeOf(err)
 	}
 	return rep
+}
+
+// task carries out what an agent would, were there one. Do admits only directories of the
+// run below the store that the task names, reached through no link.
+func task(ctx context.Context, fsys checkpoint.FS, req *shim.SaverRequest, rep *shim.SaverReply) error {
+	if req.Task == nil {
+		return usage{errors.New("a task without its text")}
+	}
+	reply := checkpoint.Do(ctx, stores.Open, fsys, *req.Task, time.Now())
+	rep.Task = &reply
+	return nil
 }
 
 // usage marks what the rank did wrong, as opposed to what a disk did.

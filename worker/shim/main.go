@@ -139,8 +139,9 @@ func newShim(cfg Config) (*shim, error) {
 	s := &shim{
 		cfg: cfg, rip: newReaper(), calls: make(chan func(), 256), quit: make(chan struct{}), now: boottime,
 		agents: map[*agentConn]bool{}, state: wire.AllocIdle, prepared: map[saveKey]*wire.Prepared{}, fates: map[stepKey]*fate{},
-		buffers: map[int64]*buffer{}, staged: map[int64]*staging{},
+		buffers: map[int64]*buffer{}, staged: map[int64]*staging{}, calledAt: map[saveKey]time.Duration{},
 	}
+	s.errands.s = s
 	s.saver = &saver{rip: s.rip, binary: cfg.Binary, cookie: cfg.Cookie}
 	s.warm = newWarmth(&s.cfg, &spawner{rip: s.rip, cookie: cfg.Cookie, groups: func() process.Groups { return s.groups }, kept: map[int]bool{}},
 		func(generation uint64, text string) {

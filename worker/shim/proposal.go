@@ -75,6 +75,7 @@ func (s *shim) lookAtRanks(a *attempt) bool {
 	}
 	if news {
 		s.send(s.status())
+		s.voice.News()
 	}
 	return a.agree.shim.Open() && len(a.agree.shim.Answers()) < len(a.ranks)
 }

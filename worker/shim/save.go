@@ -35,6 +35,7 @@ func (s *shim) save(p *wire.Prepared) {
 	}
 	s.prepared[saveKey{p.Generation, p.Step, p.Rank}] = p
 	s.send(&ShimMessage{Type: "prepared", V: AgentProtocol, PID: os.Getpid(), Prepared: p})
+	s.voice.News()
 }
 
 func (s *shim) repeatPrepared() {

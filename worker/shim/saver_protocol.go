@@ -1,5 +1,7 @@
 package shim
 
+import "github.com/troupe-runtime/troupe/runtime/wire"
+
 // SaverRequest is one JSON line on the standard input of a saver, the long-lived
 // child `<Config.Binary> saver` that does for a shim what needs hashing, much memory
 // or a file system that may hang. Each gets one SaverReply with its ID, in any order.
@@ -7,6 +9,7 @@ package shim
 //	begin    makes <store>/<run>/<step directory>/{rank-<r>,shared} → Path, Shared
 //	prepare  makes the named files durable and hashes them → Files
 //	stage    begin, then writes the staged files out of Buffer, then prepare
+//	task     carries out Task, a small write of the head's → Task
 //	verify   compares share Share of Shares with the manifest → Finding "" if whole
 //
 // With a store that ranks cannot reach by a path (s3://…), begin makes the folders below
@@ -29,6 +32,7 @@ type SaverRequest struct {
 	Restore    string     `json:"restore,omitempty"`
 	Share      int64      `json:"share,omitempty"`
 	Shares     int64      `json:"shares,omitempty"`
+	Task       *wire.Task `json:"task,omitempty"`
 }
 
 // SaverReply answers a SaverRequest. Error is one sentence; Code is usage, space or
@@ -43,6 +47,8 @@ type SaverReply struct {
 	Files   []SavedFile `json:"files,omitempty"`
 	Finding string      `json:"finding,omitempty"` // verify: the first file that is damaged, and how
 	HashNS  int64       `json:"hashNs,omitempty"`  // prepare, stage: what reading and hashing took
+	// Task is the answer to a task.
+	Task *wire.TaskReply `json:"task,omitempty"`
 
 	lost bool // the saver died: the work may be done again
 }

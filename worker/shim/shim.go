@@ -55,7 +55,9 @@ type shim struct {
 	unheard  bool      // and waited for in vain
 	owner    ownerWatch
 	lastPrep time.Duration
-	voice    *Voice        // nil: it has none
+	voice    *Voice                    // nil: it has none
+	calledAt map[saveKey]time.Duration // when a call said last that a step is prepared
+	errands  errands
 	agentAt  time.Duration // when an agent said something last
 	// stopHeard is the newest order to stop that the leader itself has given.
 	stopHeard string

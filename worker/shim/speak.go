@@ -99,7 +99,10 @@ func (s *shim) speak(now time.Duration) {
 func (s *shim) callNow(boot string) wire.ShimCall {
 	s.flush() // what is told is in the journal
 	st := s.status().Status
-	c := wire.ShimCall{Alloc: st.ID, Job: st.Job, Boot: boot, Generation: st.Generation, State: st.State, Steps: st.Steps}
+	c := wire.ShimCall{
+		Alloc: st.ID, Job: st.Job, Boot: boot, Generation: st.Generation, State: st.State, Steps: st.Steps, Answers: st.Answers,
+		Prepared: s.unsure(), Done: s.errands.done(),
+	}
 	size := 0
 	for i := range s.journal.Unacked {
 		ev := &s.journal.Unacked[i]
@@ -137,6 +140,16 @@ func (s *shim) heard(ack *wire.ShimAck, sent time.Duration) {
 		}
 		s.end(endOrder{grace: min(grace, maxSpan), reason: attemptOver, quiet: true})
 	}
+	if p := ack.Proposal; p != nil {
+		s.propose(ack.Generation, p)
+	}
+	for i := range ack.Verdicts {
+		s.verdict(&ack.Verdicts[i])
+	}
+	if ack.Verified != 0 {
+		s.verified(ack.Verified)
+	}
+	s.errands.take(ack.Tasks)
 	if ack.End {
 		s.finish("the allocation is not wanted any more")
 	}

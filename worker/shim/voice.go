@@ -14,7 +14,8 @@ import (
 const (
 	callEvery   = time.Second
 	callTimeout = 5 * time.Second
-	maxCalls    = 5 // on their way at once
+	maxCalls    = 5                     // on their way at once
+	soonest     = 50 * time.Millisecond // between two calls, whatever the leader says
 	// dialAfter lets an agent that only lost its connection to the shim come back to it.
 	dialAfter = 200 * time.Millisecond
 	redial    = 500 * time.Millisecond // between tries with an access that cannot be used
@@ -53,6 +54,7 @@ type Voice struct {
 	sent   time.Duration // of the newest call
 	heard  time.Duration // when the newest acknowledgement came; 0: never
 	calls  int
+	soon   time.Duration // the leader's word: when to call again; 0: callEvery
 }
 
 // NewVoice makes a voice that is silent until Speak.
@@ -146,7 +148,7 @@ func (v *Voice) converse(ctx context.Context) {
 	var calls sync.WaitGroup
 	for ctx.Err() == nil && v.speaks() {
 		v.call(cctx, &calls, c)
-		v.pause(ctx, callEvery)
+		v.pause(ctx, v.next())
 	}
 	cancel()
 	c.Close()
@@ -154,6 +156,16 @@ func (v *Voice) converse(ctx context.Context) {
 	if v.o.Idle != nil {
 		v.o.Idle()
 	}
+}
+
+// next is how long to wait before the next call.
+func (v *Voice) next() time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.soon > 0 {
+		return min(max(v.soon, soonest), callEvery)
+	}
+	return callEvery
 }
 
 // call sends one call beside the loop: one that waits for its answer must not hold up the
@@ -207,13 +219,15 @@ func (v *Voice) take(ack wire.ShimAck, sent time.Duration) {
 	v.newest = ack.Position
 	again := ack.Again && ack.Nonce != v.nonce
 	v.nonce = ack.Nonce
+	sooner := false
 	if !ack.Again {
 		v.heard = v.o.Boot()
+		sooner = v.soon == 0 && ack.Soon > 0
+		v.soon = ack.Soon.D()
 	}
 	v.mu.Unlock()
-	if again {
+	if again || sooner {
 		v.stir()
-		return
 	}
 	if !ack.Again {
 		v.o.Heard(ack, sent)
