@@ -59,7 +59,7 @@ type attempt struct {
 	ctx      context.Context // ends with the attempt: waiting helpers are answered
 	cancel   context.CancelFunc
 	forked   bool   // its ranks come from a forkserver
-	learn    func() // of the rank with local number 0, when it has ended
+	learn    func() // of the rank with local number 0, after its first step and when it has ended
 	agree    agreement
 	quitAt   *time.Timer
 	quitBy   time.Duration // when it fires

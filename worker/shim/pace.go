@@ -71,6 +71,9 @@ func (s *shim) watchPace() {
 		r.look(passed)
 		if r.pace.fresh {
 			r.pace.fresh = false
+			if a.learn != nil && r == a.ranks[0] {
+				go a.learn() // what a rank has imported it reports before its first step
+			}
 			s.send(s.status()) // a recovery ends with it
 		}
 		limit, kills := a.stall.kill.Limit(&r.pace.Pace)

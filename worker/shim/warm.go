@@ -252,11 +252,11 @@ func (w *warmth) worked(sp *warm.Spec) {
 	w.update(sp, func(l *warm.Learned) { l.Worked, l.Torch = true, true })
 }
 
-// learn takes over what a rank that ended had imported.
+// learn takes over what a rank had imported at its first step, or at its end.
 func (w *warmth) learn(sp *warm.Spec, path string) {
 	names, err := warm.ReadModules(path)
 	if err != nil {
-		return // it was killed, or left without its interpreter's own end
+		return // it was killed before its first step, or has said nothing since
 	}
 	os.Remove(path)
 	w.update(sp, func(l *warm.Learned) {

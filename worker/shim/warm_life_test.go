@@ -1,10 +1,12 @@
 package shim_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/troupe-runtime/troupe/runtime/wire"
 	"github.com/troupe-runtime/troupe/worker/process"
 	"github.com/troupe-runtime/troupe/worker/shim"
+	"github.com/troupe-runtime/troupe/worker/warm"
 )
 
 // warmScript is one that is taken to need torch and starts quickly without.
@@ -157,6 +160,81 @@ func TestColdForAReason(t *testing.T) {
 		}
 	}
 	a.end()
+}
+
+// What a script imports late is known after its first step, however the rank ends.
+func TestLearnsFromAStep(t *testing.T) {
+	python := torchPython(t)
+	if python == "" {
+		return
+	}
+	sdk, err := filepath.Abs("../../sdk/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ act, module string }{
+		"step":              {"troupe.step(1)", "mailbox"},
+		"should_checkpoint": {"troupe.should_checkpoint(1)", "mailbox"},
+		"nothing":           {"pass", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := filepath.Join(t.TempDir(), "warm.json")
+			a := newAgent(t, "cgroup", fallbackIfNone, warmly(store))
+			script := a.script("s.py", `# torch
+import os, signal, troupe
+troupe.init()
+def late():
+    import mailbox
+    `+c.act+`
+    print("there", flush=True)
+    signal.pause()
+late()
+`)
+			s := a.spec(1, python, script)
+			s.WorkingDir, s.Env = a.work(), map[string]string{"PYTHONPATH": sdk, "OMP_NUM_THREADS": "1"}
+			a.start(s)
+			pids := a.wait(wire.EventStarted).PIDs
+			a.untilOutput(a.gen, 0, "there")
+			if f := a.fallbacks(); len(f) > 0 {
+				t.Fatalf("not forked: %q", f)
+			}
+			has := func() bool {
+				for _, x := range readLearned(t, store) {
+					if slices.Contains(x.Modules, "mailbox") {
+						return true
+					}
+				}
+				return false
+			}
+			if c.module != "" { // while it runs
+				eventually(t, "what it imported is known", func() error {
+					if !has() {
+						return fmt.Errorf("%+v", readLearned(t, store))
+					}
+					return nil
+				})
+			}
+			syscall.Kill(int(pids[0].PID), syscall.SIGKILL)
+			a.wait(wire.EventEnded)
+			if has() != (c.module != "") {
+				t.Errorf("known: %v", has())
+			}
+			a.end()
+		})
+	}
+}
+
+func readLearned(t *testing.T, store string) []warm.Learned {
+	t.Helper()
+	var f struct{ Scripts []warm.Learned }
+	b, err := os.ReadFile(store)
+	if err == nil {
+		err = json.Unmarshal(b, &f)
+	}
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return f.Scripts
 }
 
 // A spare becomes the shim of an allocation, with its forkserver; one that nobody adopts

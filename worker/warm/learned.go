@@ -134,7 +134,7 @@ func (s *Store) read() storeFile {
 
 var moduleName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
 
-// ReadModules reads the names that a rank reports at its end. They are a stranger's text:
+// ReadModules reads the names that a rank reports at its first step and at its end. They are a stranger's text:
 // what is no name of a module is left out, and the number is bounded.
 func ReadModules(path string) ([]string, error) {
 	b, err := readBounded(path, 1<<20)

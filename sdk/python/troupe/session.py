@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _env, _log, page, stacks
@@ -119,6 +120,10 @@ class ShimSession(Session):
             self._client.close()
             raise
         self._metrics_due = 0
+        # Left by the forkserver: tells what the script has imported, to be preloaded next time.
+        self._imported: Callable[[], None] | None = vars(sys).pop("_troupe_imported", None)
+        if self._imported is not None:
+            self.step = self._first_step  # type: ignore[method-assign]  # later ones cost nothing
         self._resume: tuple[Path | None, int] | None = None
 
     def _hello(self, path: str) -> None:
@@ -165,6 +170,17 @@ class ShimSession(Session):
             except TroupeError as e:
                 # A number nobody may ever look at must not end the training.
                 _log.warning("metrics of step %s were not sent: %s", n, e)
+
+    def _first_step(self, n: int, metrics: Mapping[str, Any]) -> None:
+        # Before it is published: whoever sees the step finds the report.
+        self._tell_imported()
+        self.step(n, metrics)
+
+    def _tell_imported(self) -> None:
+        tell, self._imported = self._imported, None
+        if tell is not None:
+            del self.step
+            tell()
 
     def should_checkpoint(self, step: int) -> bool:
         fields = self._fields
@@ -220,6 +236,7 @@ class ShimSession(Session):
         self._fields[_PHASE] = time.monotonic_ns() + math.ceil(timeout * 1e9) if name else 0
 
     def call(self, op: str, **fields: Any) -> dict[str, Any]:
+        self._tell_imported()  # a script that saves may publish no step
         return self._client.call(op, **fields)
 
     def call_file(self, op: str, **fields: Any) -> tuple[dict[str, Any], int]:

@@ -49,6 +49,7 @@ PROBE = "TROUPE_WARM_PROBE"
 MAX_FRAME = 8 << 20
 MAX_RANKS = 1024
 MAX_LEARNED = 1000  # names of modules that a rank reports
+IMPORTED = "_troupe_imported"  # of sys, until the first step of a rank
 ADOPT_S = 60.0  # until the middle process has ended and the shim is the parent
 FDS_A_MESSAGE = 64  # the kernel takes 253 descriptors in one message
 PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP = 1, 35, 14
@@ -585,7 +586,14 @@ def _fresh(spec: dict[str, Any], kept: Kept) -> None:
     # At its end an interpreter collects what it has; what is frozen would count as leaked.
     atexit.register(gc.unfreeze)
     if spec.get("learn"):
-        atexit.register(_report, spec["learn"], frozenset(modules), kept.roots, os.getpid())
+        before, pid = frozenset(modules), os.getpid()
+
+        def report() -> None:
+            _report(spec["learn"], before, kept.roots, pid)
+
+        atexit.register(report)
+        # For the package troupe, which takes it at the first step: ranks are often killed.
+        vars(sys)[IMPORTED] = report
 
 
 def _report(path: str, before: frozenset[str], where: list[str], pid: int) -> None:
