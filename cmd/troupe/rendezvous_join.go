@@ -112,11 +112,11 @@ func (r *hostRun) leave(ag *agent.Agent, dir string, told bool) {
 	if told {
 		r.say("this host leaves the run; the others go on if they are enough")
 	}
+	lctx, done := context.WithTimeout(context.Background(), 3*time.Second)
+	_ = ag.Leave(lctx, r.set.Shutdown) // a head that is gone need not be told
+	done()
 	ctx, cancel := context.WithTimeout(context.Background(), r.set.Shutdown+20*time.Second)
 	defer cancel()
-	lctx, done := context.WithTimeout(ctx, 3*time.Second)
-	_ = ag.Leave(lctx) // a head that is gone need not be told
-	done()
 	if err := ag.EndAll(ctx); err != nil {
 		r.say("some processes may be left: %v", err)
 	}

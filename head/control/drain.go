@@ -119,7 +119,7 @@ func (h *Head) staysAnyway(v *state.View, j *state.Job) bool {
 		return true
 	}
 	for _, b := range g.RankBundles() {
-		if n := v.Node(b.Node); n == nil || n.Draining() {
+		if n := v.Node(b.Node); n == nil || n.Draining() || n.Info.Leaving {
 			return false
 		}
 	}

@@ -130,6 +130,8 @@ func (h *Head) gather(ctx context.Context, v *state.View, j *state.Job) (done, a
 		return len(f.Members) == 0, false, s.Delay
 	case open && h.memberLost(v, f.Members):
 		return false, false, 0 // a failure: the supervisor charges it, or not
+	case open && h.leavesInOrder(ctx, v, j, f.Members):
+		return true, true, 0
 	case open:
 		// A change of membership is nobody's failure.
 		g := h.groupOf(v, j)
@@ -146,6 +148,52 @@ func (h *Head) gather(ctx context.Context, v *state.View, j *state.Job) (done, a
 	}
 	_, ok := h.try(ctx, state.KindReshape, state.Reshape{Job: j.ID, Attempt: newest, Bundles: bundles, Placement: placement, Why: s.Text})
 	return true, ok, 500 * time.Millisecond
+}
+
+// leavesInOrder has the ranks agree on a last step when a member was told to end, if they
+// publish steps at all: who does not would only be held up.
+func (h *Head) leavesInOrder(ctx context.Context, v *state.View, j *state.Job, members []string) bool {
+	last := j.Last()
+	if j.Drain != nil || j.State != api.Running || int64(len(h.stepsOf(v, last))) < int64(len(last.Ranks)) {
+		return false
+	}
+	for _, id := range members {
+		n := v.Node(id)
+		if n == nil || !n.Info.Leaving || n.State != api.NodeReady {
+			continue
+		}
+		_, ok := h.try(ctx, state.KindDrainJob, state.DrainJob{Job: j.ID, Drain: state.Drain{
+			Kind: state.DrainMove, Node: id, Deadline: h.Clock.Now().Add(leaveWithin(j)).UnixNano(),
+			Reason: "host " + nodeName(v, id) + " was told to end",
+		}})
+		return ok
+	}
+	return false
+}
+
+// leaveWithin is how long a host that was told to end may take to save: most of the time that
+// its agent waits, the rest is for the ranks' own end.
+func leaveWithin(j *state.Job) time.Duration {
+	grace := j.Spec.ShutdownTimeout.D()
+	if grace <= 0 {
+		grace = drainGrace
+	}
+	return grace * 3 / 4
+}
+
+// stepsOf are the steps that ranks of an attempt have published.
+func (h *Head) stepsOf(v *state.View, at *state.Attempt) (steps []int64) {
+	for _, id := range at.Allocs {
+		if a := v.Alloc(id); a != nil && a.Generation == at.Generation {
+			list, _ := h.nodes.steps(a.Node, id)
+			for _, s := range list {
+				if s.Step >= 0 {
+					steps = append(steps, s.Step)
+				}
+			}
+		}
+	}
+	return steps
 }
 
 // onDrained reports whether a member is on a node that is being drained.

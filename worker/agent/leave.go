@@ -13,13 +13,15 @@ type leaving struct {
 	told  bool // a head has taken it down
 }
 
-// leaveGrace is how long a node that leaves waits for the head to end what runs on it.
+// leaveGrace is how long a node that leaves waits at least for the head to end what runs on
+// it.
 const leaveGrace = 2 * time.Second
 
 // Leave tells the head that this node goes: it gets nothing new, and groups that may be
 // smaller go on without it, which is not a failure. It returns when the head has ended
-// what ran here, or after 2 s; ctx bounds the wait for the head. EndAll comes after it.
-func (a *Agent) Leave(ctx context.Context) error {
+// what ran here, in order if its ranks can agree on a last step, or after grace, at least
+// 2 s; ctx bounds the wait for the head to hear of it. EndAll comes after it.
+func (a *Agent) Leave(ctx context.Context, grace time.Duration) error {
 	a.mu.Lock()
 	a.leaving.asked, a.open = true, false
 	a.mu.Unlock()
@@ -34,12 +36,15 @@ func (a *Agent) Leave(ctx context.Context) error {
 		a.mu.Unlock()
 		now := a.Clock.Boot()
 		if told && until == 0 {
-			until = now + leaveGrace
+			until = now + max(grace, leaveGrace)
 		}
 		if told && (!busy || now >= until) {
 			return nil
 		}
-		if err := a.Clock.Sleep(ctx, 5*time.Millisecond); err != nil {
+		if !told && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := a.Clock.Sleep(context.WithoutCancel(ctx), 5*time.Millisecond); err != nil {
 			return err
 		}
 	}
