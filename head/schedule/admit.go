@@ -86,44 +86,39 @@ func (q *quotas) look(r *Request, needs []int64, found func(refusal) bool) {
 	}
 }
 
-// barred are the classes of devices of which a request may not take all that it asks for;
-// nil: none.
-func (q *quotas) barred(r *Request, needs []int64) map[string]bool {
-	gpu, ok := slices.BinarySearch(q.things, ofGPU)
-	var want int64
-	if ok {
-		want = needs[gpu]
-	} else {
-		want = gpuThousandths(&r.Spec)
-	}
-	if !q.typed || want == 0 {
+// barred are the models of which a request may not have as many devices as it asks for, in
+// order.
+func (q *quotas) barred(r *Request, needs []int64) []string {
+	if !q.typed {
 		return nil
 	}
-	var out map[string]bool
-	try := make([]int64, len(q.things))
+	var out []string
 	for i, of := range q.things {
-		model, typed := strings.CutPrefix(of, ofModel)
-		if !typed {
-			continue
+		if model, typed := strings.CutPrefix(of, ofModel); typed && !q.admits(r, q.ofClass(needs, i)) {
+			out = append(out, model)
 		}
-		try[i] = want
-		if !q.admits(r, try) {
-			if out == nil {
-				out = map[string]bool{}
-			}
-			out[model] = true
-		}
-		try[i] = 0
 	}
 	return out
 }
 
-func gpuThousandths(s *api.GroupSpec) int64 {
-	var a amount
-	for i := range s.Bundles {
-		a = a.plus(amountOf(&s.Bundles[i].Resources))
+// ofClass is what a request needs if all its devices are of one class.
+func (q *quotas) ofClass(needs []int64, thing int) []int64 {
+	out := slices.Clone(needs)
+	if gpu, ok := slices.BinarySearch(q.things, ofGPU); ok {
+		out[thing] = needs[gpu]
 	}
-	return satAdd(satMul(a.gpus, wholeShare), a.share)
+	return out
+}
+
+// whyModels names the quotas that keep a request off models where it would fit.
+func (q *quotas) whyModels(r *Request, needs []int64, models []string) []api.Reason {
+	var out []api.Reason
+	for _, m := range models {
+		if i, ok := slices.BinarySearch(q.things, ofModel+m); ok {
+			out = append(out, q.why(r, q.ofClass(needs, i), len(out) == 0)...)
+		}
+	}
+	return out
 }
 
 func amountOf(r *api.Resources) amount {

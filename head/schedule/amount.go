@@ -111,7 +111,7 @@ func (n *nodeState) left(c *class) amount {
 	a := amount{cpu: n.cpu, mem: n.mem}
 	for d := range n.gpus {
 		g := &n.gpus[d]
-		if g.untouched() && (c == nil || c.gpus == 0 || g.usable >= c.gpuMem) {
+		if g.untouched() && (c == nil || c.gpus == 0 || g.suits(c)) {
 			a.gpus++
 		}
 		if g.healthy {

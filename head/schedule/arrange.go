@@ -102,7 +102,7 @@ func (a *arrangement) place(i int) bool {
 
 // like reports whether two devices differ in nothing that a placement looks at.
 func (g *gpuState) like(h *gpuState) bool {
-	return g.usable == h.usable && g.free == h.free && g.share == h.share && g.healthy == h.healthy
+	return g.usable == h.usable && g.free == h.free && g.share == h.share && g.healthy == h.healthy && g.model == h.model
 }
 
 // placeWhole hands out untouched devices, those that need most memory first: what
@@ -114,7 +114,7 @@ func (a *arrangement) placeWhole() bool {
 		var devices []int
 		for d := range a.n.gpus {
 			g := &a.n.gpus[d]
-			if int64(len(devices)) < c.gpus && !taken[d] && g.untouched() && g.usable >= c.gpuMem {
+			if int64(len(devices)) < c.gpus && !taken[d] && g.untouched() && g.suits(c) {
 				devices = append(devices, d)
 			}
 		}

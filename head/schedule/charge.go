@@ -13,17 +13,62 @@ func (c *cycle) admitted(r *Request, d *demand) bool {
 	return c.quotas.admits(r, c.needs(r, d))
 }
 
+// allowed is the demand as its quota allows it: without the models of which it may not
+// have as many devices as it asks for.
+func (c *cycle) allowed(r *Request, d *demand) *demand {
+	models := c.quotas.barred(r, c.needs(r, d))
+	if len(models) == 0 {
+		return d
+	}
+	barred := newDemand(r, c.now).bar(models)
+	if have := c.mem.byKey[barred.key]; have != nil {
+		return have
+	}
+	c.mem.byKey[barred.key] = barred
+	return barred
+}
+
+// placeWithin places request i of the order with fewer bundles of its roles, as many as
+// its quota allows.
+func (c *cycle) placeWithin(i int, d *demand) {
+	r := c.order[i]
+	if len(d.roles) == 0 {
+		return
+	}
+	fewer := newDemand(r, c.now)
+	fewer.within = func(bundles []api.Bundle) bool {
+		needs := c.needsOf(r, bundles)
+		return c.quotas.admits(r, needs) && len(c.quotas.barred(r, needs)) == 0
+	}
+	got := placeFewer(c.free, fewer)
+	if got.spots == nil || c.times != nil && !c.times.allows(r, got.spots, c.times.now) {
+		return
+	}
+	if c.take(i, fewer, got.spots, got.chosen) && c.times != nil {
+		c.times.started(r, got.spots)
+	}
+}
+
+func (c *cycle) needsOf(r *Request, bundles []api.Bundle) []int64 {
+	var sum amount
+	for i := range bundles {
+		sum = sum.plus(amountOf(&bundles[i].Resources))
+	}
+	return c.quotas.needs(sum, r.Spec.Uses, int64(len(bundles)))
+}
+
 // take gives request i of the order its spots, takes them out of what is free and charges
-// them. It does neither if that would be too many of one class of devices.
+// them; chosen are the bundles that they are for, nil: all. It does nothing if a quota does
+// not allow them.
 func (c *cycle) take(i int, d *demand, spots []spot, chosen []int64) bool {
 	r := c.order[i]
 	needs := c.needs(r, d)
 	if chosen != nil {
-		var sum amount
-		for _, b := range chosen {
-			sum = sum.plus(amountOf(&r.Spec.Bundles[b].Resources))
+		bundles := make([]api.Bundle, len(chosen))
+		for k, b := range chosen {
+			bundles[k] = r.Spec.Bundles[b]
 		}
-		needs = c.quotas.needs(sum, r.Spec.Uses, int64(len(chosen)))
+		needs = c.needsOf(r, bundles)
 	}
 	if c.quotas.typed {
 		for _, s := range spots {
@@ -34,8 +79,7 @@ func (c *cycle) take(i int, d *demand, spots []spot, chosen []int64) bool {
 		}
 	}
 	c.quotas.charge(r, needs)
-	c.decisions[i].Bundles = c.free.commit(r.ID, spots, chosen)
-	c.decisions[i].Chosen = chosen
+	c.decisions[i].Bundles, c.decisions[i].Chosen = c.free.commit(r.ID, spots, chosen), chosen
 	c.placed = append(c.placed, placedNow{request: r, at: c.decisions[i].Bundles, spots: spots})
 	return true
 }
@@ -47,5 +91,11 @@ func (r *Result) Position(group string) int { return r.cycle.turns.position(grou
 // quotaReasons explains what tenant and queue of a request do not let it have.
 func (x *explainer) quotaReasons(r *Request, d *demand) []api.Reason {
 	q := x.quotas
-	return q.why(r, q.needs(d.sum(), r.Spec.Uses, int64(d.total)), place(x.free, d).spots != nil)
+	needs := q.needs(d.sum(), r.Spec.Uses, int64(d.total))
+	fits := place(x.free, d).spots != nil
+	out := q.why(r, needs, fits)
+	if models := q.barred(r, needs); len(out) == 0 && fits && len(models) > 0 {
+		return q.whyModels(r, needs, models)
+	}
+	return out
 }

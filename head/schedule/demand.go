@@ -39,8 +39,9 @@ type class struct {
 	whole                         bool  // on nodes of which nothing else is held
 	onNode                        int64 // at most so many on a node, with exactly so many or none; 0: what fits
 	exactly                       bool
-	key                           string // equal for classes that any node has equal room for
-	bundles                       []int  // their indices in the request, ascending
+	barred                        []string // models that it may not use
+	key                           string   // equal for classes that any node has equal room for
+	bundles                       []int    // their indices in the request, ascending
 }
 
 // demand is a request as the placement looks at it.
@@ -61,6 +62,8 @@ type demand struct {
 	roles    []api.Role
 	least    int64
 	request  *Request
+	barred   []string                // see class
+	within   func([]api.Bundle) bool // with roles: whether its quota allows so many; nil: it does
 	now      time.Time
 
 	failed failure
@@ -111,6 +114,21 @@ func newDemand(r *Request, now time.Time) *demand {
 		c.bundles = append(c.bundles, i)
 	}
 	slices.SortStableFunc(d.classes, moreDemanding)
+	return d
+}
+
+// bar keeps the demand off models of devices.
+func (d *demand) bar(models []string) *demand {
+	if len(models) == 0 {
+		return d
+	}
+	key := fmt.Sprintf(" but %q", models)
+	d.barred = models
+	d.key += key
+	for _, c := range d.classes {
+		c.barred = models
+		c.key += key
+	}
 	return d
 }
 

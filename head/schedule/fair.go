@@ -31,6 +31,7 @@ type portion struct {
 	kids   map[string]*portion
 	weight int64
 	used   int64 // decayed use and entries
+	had    int64 // used, before any turn was given
 	// While a stratum is merged: the waiting of a leaf, the kids that have some, and which
 	// is next.
 	line    []*entrant
@@ -117,6 +118,14 @@ func (t *portions) below(n *portion, a *account) *portion {
 		k.weight = max(0, *a.q.Weight)
 	}
 	return k
+}
+
+// begin remembers the use before turns are given.
+func (n *portion) begin() {
+	n.had = n.used
+	for _, k := range n.kids {
+		k.begin()
+	}
 }
 
 // charge is the entry of what uses so many thousandths a second.

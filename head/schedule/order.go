@@ -127,6 +127,7 @@ func newTurns(s *Snapshot, q *quotas, sum func(*Request) amount, now time.Time) 
 	slices.SortFunc(all, func(a, b *entrant) int {
 		return cmp.Or(byStratum(a, b), byTurn(a, b))
 	})
+	tree.root.begin()
 	t.list = make([]*Request, 0, len(all))
 	for from := 0; from < len(all); {
 		to := from + 1
@@ -275,9 +276,10 @@ func (t *turns) because(ahead, r *Request) string {
 	case a.priority != b.priority:
 		return fmt.Sprintf("priority %d with its wait, over %d", a.priority, b.priority)
 	case a.leaf != b.leaf:
-		if x, y := parted(a.leaf, b.leaf); compareUse(x.used, x.weight, y.used, y.weight) < 0 {
+		if x, y := parted(a.leaf, b.leaf); compareUse(x.had, x.weight, y.had, y.weight) < 0 {
 			return "used less of its share"
 		}
+		return "by turns"
 	case a.class != b.class || t.orderOf(t.quotas.of(ahead.Spec.Tenant, ahead.Spec.Queue)) == OrderDeadline && a.turn != b.turn:
 		return "its deadline is earlier"
 	}

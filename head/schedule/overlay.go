@@ -213,6 +213,14 @@ func (g *gpuState) untouched() bool {
 	return g.healthy && g.share == wholeShare && g.free == g.usable
 }
 
+// suits reports whether a bundle of the class may have the whole device, were it free.
+func (g *gpuState) suits(c *class) bool { return g.usable >= c.gpuMem && !c.bars(g) }
+
+// bars: a quota does not allow the class devices of that model.
+func (c *class) bars(g *gpuState) bool {
+	return len(c.barred) > 0 && slices.Contains(c.barred, g.model)
+}
+
 // shareBytes is the memory that a share of this device takes.
 func (g *gpuState) shareBytes(c *class) int64 {
 	if c.gpuMem > 0 {
@@ -224,7 +232,7 @@ func (g *gpuState) shareBytes(c *class) int64 {
 
 // shares is how many shares of the class the device has room for.
 func (g *gpuState) shares(c *class, limit int64) int64 {
-	if !g.healthy {
+	if !g.healthy || c.bars(g) {
 		return 0
 	}
 	n := min(limit, g.share/c.share)
@@ -251,7 +259,7 @@ func (n *nodeState) count(c *class, limit int64) int64 {
 	case c.gpus > 0:
 		var devices int64
 		for d := range n.gpus {
-			if g := &n.gpus[d]; g.untouched() && g.usable >= c.gpuMem {
+			if g := &n.gpus[d]; g.untouched() && g.suits(c) {
 				devices++
 			}
 		}
@@ -285,7 +293,7 @@ func (n *nodeState) takeFor(c *class, m *mix, allows []bool) (devices []int, ok 
 	case c.gpus > 0:
 		devices = make([]int, 0, c.gpus)
 		for d := range n.gpus {
-			if g := &n.gpus[d]; int64(len(devices)) < c.gpus && g.untouched() && g.usable >= c.gpuMem {
+			if g := &n.gpus[d]; int64(len(devices)) < c.gpus && g.untouched() && g.suits(c) {
 				g.share, g.free = 0, 0
 				devices = append(devices, d)
 			}

@@ -168,8 +168,10 @@ func (c *cycle) place() {
 		}
 		d := c.mem.demandOf(r, c.now)
 		if !c.admitted(r, d) {
+			c.placeWithin(i, d)
 			continue
 		}
+		d = c.allowed(r, d)
 		got := c.startNow(r, d, failed)
 		if got.spots == nil {
 			c.decisions[i].Start = c.planStart(r, d)

@@ -77,9 +77,11 @@ func newQuotas(s *Snapshot) *quotas {
 			}
 		}
 	}
+	if q.typed = slices.ContainsFunc(q.things, func(of string) bool { return strings.HasPrefix(of, ofModel) }); q.typed {
+		q.things = append(q.things, ofGPU) // what is asked for of a class is known from that
+	}
 	slices.Sort(q.things)
 	q.things = slices.Compact(q.things)
-	q.typed = slices.ContainsFunc(q.things, func(of string) bool { return strings.HasPrefix(of, ofModel) })
 	for _, x := range s.Queues.List {
 		q.byName[x.Name] = q.newAccount(x)
 	}

@@ -141,7 +141,10 @@ func placeSizes(o *overlay, d *demand, sizes []int64) outcome {
 		}
 		first += d.roles[i].Bundles
 	}
-	part := newDemand(&r, d.now)
+	if d.within != nil && !d.within(r.Spec.Bundles) {
+		return outcome{proven: true}
+	}
+	part := newDemand(&r, d.now).bar(d.barred)
 	got := placeLinked(o, part)
 	if got.spots != nil {
 		got.chosen = chosen

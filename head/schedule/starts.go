@@ -168,7 +168,7 @@ func (c *cycle) planStart(r *Request, d *demand) time.Time {
 	full := c.timely.planned[r.Spec.Pool] >= cmp.Or(max(0, c.s.Policy.Planned), planned)
 	var e *plannedStart
 	if !full && notBefore != forever && (!known || r.runs() < longest) {
-		if e = p.earliest(r, d, notBefore, func(t time.Time) *demand { return c.mem.demandOf(r, t) }); e == nil {
+		if e = p.earliest(r, d, notBefore, func(t time.Time) *demand { return c.allowed(r, c.mem.demandOf(r, t)) }); e == nil {
 			c.timely.hopeless[key] = r.runs()
 		}
 	}
