@@ -130,7 +130,7 @@ func TestQuotas(t *testing.T) {
 		{"without a tree all names are as good as another", cluster(eight()).pending(gang("x", 1, one).of("b", "c")), "x"},
 		{"a group that may start smaller does as far as the quota goes",
 			cluster(eight().taken(0, 1, 2)).queues(limited(tenant("a"), 5)).heldBy(working("h", "a", "", "", 3, false)).
-				pending(gang("x", 5, one).of("a", "").roles(api.Role{Name: "w", Bundles: 5, Min: 1})), "x"},
+				pending(gang("x", 5, one).of("a", "").roles(0, api.Role{Name: "w", Bundles: 5, Min: 1})), "x"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := started(Plan(tc.in, epoch)); got != tc.want {
@@ -145,7 +145,6 @@ func with2(h Holder, change func(*Holder)) Holder {
 	return h
 }
 
-func (b requestBuilder) roles(rs ...api.Role) requestBuilder { b.request.Spec.Roles = rs; return b }
 
 func TestQuotaReasons(t *testing.T) {
 	one := gpus(1)
@@ -327,4 +326,15 @@ func TestQuotaReasonsAreTrue(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A group that may start with fewer bundles starts with as many as its quota allows.
+func TestFewerBundlesWithinQuota(t *testing.T) {
+	s := cluster(aNode("n1").gpus(8, 72).taken(0, 1, 2)).queues(limited(tenant("a"), 5)).heldBy(working("h", "a", "", "", 3, false)).
+		pending(gang("x", 5, gpus(1)).of("a", "").roles(0, api.Role{Name: "w", Bundles: 5, Min: 1}),
+			gang("y", 4, gpus(1)).of("a", "").roles(0, api.Role{Name: "w", Bundles: 4, Min: 1}))
+	ds := Plan(s, epoch)
+	if x, y := decisionFor(ds, "x"), decisionFor(ds, "y"); len(x.Bundles) != 2 || !slices.Equal(x.Chosen, []int64{0, 1}) || y.Bundles != nil {
+		t.Errorf("x has %d bundles (%v), y %d: 2 of 5 GPUs were left", len(x.Bundles), x.Chosen, len(y.Bundles))
+	}
 }
