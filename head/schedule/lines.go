@@ -9,13 +9,24 @@ import (
 // line is where and when one class of bundles has room, for requests with the same
 // reservations: for each node the spans of time in which it holds so many of them. It
 // answers when a request could start at the earliest from counts alone.
+//
+// What changed since is kept beside the rest, which is long, until it is worth it to put
+// the two together.
 type line struct {
-	d      *demand
-	c      *class
-	asker  *Request // for which closed nodes are open
+	d     *demand
+	c     *class
+	asker *Request // for which closed nodes are open
+	main  spans
+	side  spans  // of the nodes that are stale in main
+	stale []bool // by node
+	many  int    // how many are
+	seen  int    // how much of the profile's log is in it
+}
+
+// spans are the same spans in two orders.
+type spans struct {
 	byFrom []span
 	byTo   []span // without those that have no end
-	seen   int    // how much of the profile's log is in it
 }
 
 type lineKey struct {
@@ -45,11 +56,11 @@ func (p *profile) lineOf(r *Request, d *demand, c *class) *line {
 	}
 	l := p.lines[key]
 	if l == nil {
-		l = &line{d: d, c: c, asker: r, seen: len(p.log)}
+		l = &line{d: d, c: c, asker: r, seen: len(p.log), stale: make([]bool, len(p.nodes))}
 		for ni := range p.nodes {
-			l.byFrom = p.spans(l, ni, l.byFrom)
+			l.main.byFrom = p.spans(l, ni, l.main.byFrom)
 		}
-		l.sort()
+		l.main.sort()
 		p.lines[key] = l
 		return l
 	}
@@ -59,34 +70,48 @@ func (p *profile) lineOf(r *Request, d *demand, c *class) *line {
 	return l
 }
 
-func (l *line) sort() {
-	slices.SortFunc(l.byFrom, spansByFrom)
-	l.byTo = l.byTo[:0]
-	for _, s := range l.byFrom {
-		if s.to != forever {
-			l.byTo = append(l.byTo, s)
+func (s *spans) sort() {
+	slices.SortFunc(s.byFrom, spansByFrom)
+	s.byTo = s.byTo[:0]
+	for _, x := range s.byFrom {
+		if x.to != forever {
+			s.byTo = append(s.byTo, x)
 		}
 	}
-	slices.SortFunc(l.byTo, spansByTo)
+	slices.SortFunc(s.byTo, spansByTo)
+}
+
+// put takes out spans and puts others in.
+func (s *spans) put(gone func(span) bool, fresh []span) {
+	slices.SortFunc(fresh, spansByFrom)
+	s.byFrom = merge(slices.DeleteFunc(s.byFrom, gone), fresh, spansByFrom)
+	fresh = slices.DeleteFunc(fresh, func(x span) bool { return x.to == forever })
+	slices.SortFunc(fresh, spansByTo)
+	s.byTo = merge(slices.DeleteFunc(s.byTo, gone), fresh, spansByTo)
 }
 
 // catchUp looks again at the nodes that changed since.
 func (l *line) catchUp(p *profile) {
-	stale := map[int32]bool{}
+	changed := map[int32]bool{}
 	var fresh []span
 	for _, ni := range p.log[l.seen:] {
-		if !stale[ni] {
-			stale[ni] = true
-			fresh = p.spans(l, int(ni), fresh)
+		if changed[ni] {
+			continue
+		}
+		changed[ni] = true
+		fresh = p.spans(l, int(ni), fresh)
+		if !l.stale[ni] {
+			l.stale[ni] = true
+			l.many++
 		}
 	}
 	l.seen = len(p.log)
-	old := func(s span) bool { return stale[s.node] }
-	slices.SortFunc(fresh, spansByFrom)
-	l.byFrom = merge(slices.DeleteFunc(l.byFrom, old), fresh, spansByFrom)
-	fresh = slices.DeleteFunc(fresh, func(s span) bool { return s.to == forever })
-	slices.SortFunc(fresh, spansByTo)
-	l.byTo = merge(slices.DeleteFunc(l.byTo, old), fresh, spansByTo)
+	l.side.put(func(s span) bool { return changed[s.node] }, fresh)
+	if l.many > 64+len(p.nodes)/8 {
+		l.main.put(func(s span) bool { return l.stale[s.node] }, l.side.byFrom)
+		l.side, l.many = spans{}, 0
+		clear(l.stale)
+	}
 }
 
 // merge puts two sorted lists together, in the room of the first.
@@ -250,26 +275,28 @@ func (l *line) earliest(need int64, dur, notBefore int64, groupOf []int32, group
 		g := groupOf[node]
 		return g >= 0 && sums[g] >= need
 	}
-	ended, looked, skip := 0, 0, 0
+	looked, skip := 0, 0
 	grew := false
-	for i := 0; i < len(l.byFrom); {
-		at := max(l.byFrom[i].from, notBefore)
-		for ; i < len(l.byFrom) && max(l.byFrom[i].from, notBefore) == at; i++ {
-			if s := &l.byFrom[i]; lasts(s, at, dur) {
+	begins, ends := walk{l: l, order: spansByFrom, a: l.main.byFrom, b: l.side.byFrom}, walk{l: l, order: spansByTo, a: l.main.byTo, b: l.side.byTo}
+	for s := begins.next(); s != nil; {
+		at := max(s.from, notBefore)
+		for ; s != nil && max(s.from, notBefore) == at; s = begins.next() {
+			if lasts(s, at, dur) {
 				add(s, int64(s.n))
 				grew = true
 			}
 		}
-		for ; ended < len(l.byTo) && l.byTo[ended].to-dur < at; ended++ {
+		for e := ends.peek(); e != nil && e.to-dur < at; e = ends.peek() {
 			// It was counted if it is long enough, at a moment before.
-			if s := &l.byTo[ended]; lasts(s, max(s.from, notBefore), dur) {
-				add(s, -int64(s.n))
+			if lasts(e, max(e.from, notBefore), dur) {
+				add(e, -int64(e.n))
 			}
+			ends.next()
 		}
 		if full == 0 || !grew {
 			continue
 		}
-		if skip > 0 && i < len(l.byFrom) {
+		if skip > 0 && s != nil {
 			skip--
 			continue
 		}
@@ -284,20 +311,59 @@ func (l *line) earliest(need int64, dur, notBefore int64, groupOf []int32, group
 	return false
 }
 
+// walk goes through the spans of a line in one of their orders.
+type walk struct {
+	l     *line
+	order func(a, b span) int
+	a, b  []span // of main, without the stale ones, and of the side
+}
+
+func (w *walk) peek() *span {
+	for len(w.a) > 0 && w.l.stale[w.a[0].node] {
+		w.a = w.a[1:]
+	}
+	switch {
+	case len(w.a) == 0 && len(w.b) == 0:
+		return nil
+	case len(w.b) == 0 || len(w.a) > 0 && w.order(w.a[0], w.b[0]) <= 0:
+		return &w.a[0]
+	}
+	return &w.b[0]
+}
+
+func (w *walk) next() *span {
+	s := w.peek()
+	switch {
+	case s == nil:
+	case len(w.a) > 0 && s == &w.a[0]:
+		w.a = w.a[1:]
+	default:
+		w.b = w.b[1:]
+	}
+	return s
+}
+
 // lasts reports whether a span is long enough from a moment on.
 func lasts(s *span, at, dur int64) bool {
 	return s.to == forever || s.to-dur >= max(at, s.from)
 }
 
-// covering adds the nodes with room over a time, each once, in order.
-func (l *line) covering(at, dur int64, in map[int32]bool) {
-	for i := range l.byFrom {
-		s := &l.byFrom[i]
-		if s.from > at {
-			return
-		}
-		if lasts(s, at, dur) {
-			in[s.node] = true
+// covering adds what each node has room for over a time, and lists the nodes.
+func (l *line) covering(at, dur int64, room []int32, nodes []int) []int {
+	for side, list := range [][]span{l.main.byFrom, l.side.byFrom} {
+		for i := range list {
+			s := &list[i]
+			if s.from > at {
+				break
+			}
+			if side == 0 && l.stale[s.node] || !lasts(s, at, dur) {
+				continue
+			}
+			if room[s.node] == 0 {
+				nodes = append(nodes, int(s.node))
+			}
+			room[s.node] += s.n
 		}
 	}
+	return nodes
 }

@@ -27,6 +27,9 @@ type profile struct {
 	// scratch is the cluster with nothing to be had, in which nodes are put as they will be
 	// free, to be placed on.
 	scratch *overlay
+	// used are the states that scratch has now, spare those of before, to be used again.
+	used, spare []*nodeState
+	room        []int32 // by node; all zero between two uses
 }
 
 // nodeTimes is what happens on one node.
@@ -283,7 +286,7 @@ func (n *nodeState) atMost(m *nodeState) {
 
 // state is the state of a node at one time.
 func (p *profile) state(ni int, at int64) *nodeState {
-	n := p.free.nodes[ni].clone()
+	n := p.blank(ni)
 	t := &p.nodes[ni]
 	for i := range t.running {
 		if t.running[i].to <= at {
@@ -295,6 +298,20 @@ func (p *profile) state(ni int, at int64) *nodeState {
 			n.takeOut(s)
 		}
 	}
+	return n
+}
+
+// blank is a copy of what a node has free now, in the room of one that is used no more.
+func (p *profile) blank(ni int) *nodeState {
+	if len(p.spare) == 0 {
+		p.spare = append(p.spare, &nodeState{})
+	}
+	n := p.spare[len(p.spare)-1]
+	p.spare = p.spare[:len(p.spare)-1]
+	p.used = append(p.used, n)
+	devices := n.gpus
+	*n = *p.free.nodes[ni]
+	n.gpus = append(devices[:0], n.gpus...)
 	return n
 }
 
@@ -345,6 +362,7 @@ func (n *nodeState) holds(sp spot) bool {
 // that is planned, reserved or running is in the way.
 func (p *profile) allows(r *Request, spots []spot, from int64) bool {
 	to := after(from, r.runs())
+	defer func() { p.spare = append(p.spare, p.used...); p.used = p.used[:0] }()
 	done := map[int]bool{}
 	for _, sp := range spots {
 		if done[sp.node] {

@@ -301,17 +301,85 @@ func (p *profile) placeAt(r *Request, d *demand, at int64, may func(node int32) 
 		return outcome{}
 	}
 	to := after(at, r.runs())
-	roomy := map[int32]bool{}
-	for _, c := range d.classes {
-		p.lineOf(r, d, c).covering(at, int64(r.runs()), roomy)
+	if p.room == nil {
+		p.room = make([]int32, len(p.nodes))
 	}
-	var nodes []int
-	for ni := range roomy {
-		if may(ni) {
-			nodes = append(nodes, int(ni))
+	nodes := p.lineOf(r, d, d.classes[0]).covering(at, int64(r.runs()), p.room, nil)
+	some := p.enough(d, nodes)
+	few := nodes
+	if some && len(d.classes) == 1 && !d.required {
+		few = p.roomiest(nodes, d.needed())
+	}
+	for _, ni := range nodes {
+		p.room[ni] = 0
+	}
+	if !some {
+		return outcome{}
+	}
+	for _, c := range d.classes[1:] {
+		nodes = p.lineOf(r, d, c).covering(at, int64(r.runs()), p.room, nodes)
+	}
+	for _, ni := range nodes {
+		p.room[ni] = 0
+	}
+	if len(d.classes) > 1 {
+		few = nodes
+	}
+	barred := func(ni int) bool { return !may(int32(ni)) }
+	if got := p.placeAmong(r, d, slices.DeleteFunc(slices.Clone(few), barred), at, to); got.spots != nil || len(few) == len(nodes) {
+		return got
+	}
+	return p.placeAmong(r, d, slices.DeleteFunc(nodes, barred), at, to)
+}
+
+// enough reports whether a group of nodes has room for the most demanding class.
+func (p *profile) enough(d *demand, nodes []int) bool {
+	groupOf, groups, some := p.groups(d)
+	if !some {
+		return false
+	}
+	sums := make([]int64, groups)
+	for _, ni := range nodes {
+		g := int32(0)
+		if groupOf != nil {
+			g = groupOf[ni]
+		}
+		if g < 0 {
+			continue
+		}
+		if sums[g] += int64(p.room[ni]); sums[g] >= d.needed() {
+			return true
 		}
 	}
+	return false
+}
+
+// roomiest are some of the nodes that have most room, with several times what is needed:
+// enough to choose from.
+func (p *profile) roomiest(nodes []int, need int64) []int {
+	const times, least = 4, 16
+	if len(nodes) <= least {
+		return nodes
+	}
+	out := slices.Clone(nodes)
+	slices.SortFunc(out, func(a, b int) int {
+		x, y := min(int64(p.room[a]), need), min(int64(p.room[b]), need)
+		return cmp.Or(cmp.Compare(y, x), cmp.Compare(a, b))
+	})
+	var sum int64
+	for i, ni := range out {
+		if sum >= satMul(times, need) && i >= least {
+			return out[:i]
+		}
+		sum = satAdd(sum, int64(p.room[ni]))
+	}
+	return out
+}
+
+// placeAmong is placeOn, first on what is reserved for the request.
+func (p *profile) placeAmong(r *Request, d *demand, nodes []int, at, to int64) outcome {
 	slices.Sort(nodes)
+	nodes = slices.Compact(nodes)
 	// Its own reservation is used before what others could use too.
 	if own := p.own(r, nodes, at, to); len(own) > 0 && len(own) < len(nodes) {
 		if got := p.placeOn(r, d, own, at, to); got.spots != nil {
@@ -330,6 +398,7 @@ func (p *profile) placeOn(r *Request, d *demand, nodes []int, at, to int64) outc
 			o.set(ni, n)
 		}
 	}
+	defer func() { p.spare = append(p.spare, p.used...); p.used = p.used[:0] }()
 	got := place(o, d)
 	if got.spots == nil || p.pools.holds(r, got.spots, at, to) {
 		return got
