@@ -39,7 +39,7 @@ func (a *area) oneNode(need int64) int {
 	d, c := a.d, a.d.classes[0]
 	counts := a.tallies[0].node
 	var scores []int64
-	if a.o.mix != nil && d.wantsGPU() {
+	if a.o.mix != nil {
 		scores = a.o.scoresOf(a.o.shapeOf(c), c, need)
 	}
 	best, least := fit{node: -1}, int64(0)

@@ -14,6 +14,10 @@ type memory struct {
 	demands, opened map[*Request]*demand
 	byKey           map[string]*demand
 
+	given  []Shape // the mix that the snapshot named
+	kinds  map[*api.GroupSpec][]*kind
+	byKind map[string]*kind
+
 	free      *overlay
 	nodes     []*Node // that free was made of, as the snapshot listed them
 	at, from  []int   // where each is in free, and where each of free comes from
@@ -63,7 +67,7 @@ func (m *memory) overlay(s *Snapshot, now time.Time) *overlay {
 		m.linkWords++
 	}
 	o.links = links
-	if mx := newMix(m.mixOf(s)); !mx.same(o.mix) {
+	if mx := m.mixFor(s); !mx.same(o.mix) {
 		o.mix, o.allowed = mx, nil
 	}
 	return o
@@ -101,7 +105,8 @@ func (m *memory) rebuild(s *Snapshot, now time.Time) {
 	}
 	o.topo = newTopology(s.Levels, o.nodes)
 	o.links = newLinkState(s, o, now)
-	o.mix = newMix(m.mixOf(s))
+	m.given = nil
+	o.mix = m.mixFor(s)
 	o.version, o.grown = version+1, grown+1
 	m.linkWords++
 	m.free, m.nodes, m.levels = o, slices.Clone(s.Nodes), slices.Clone(s.Levels)
@@ -123,51 +128,4 @@ func origins(nodes []*Node) []int {
 		return cmp.Or(naturalCompare(cmp.Or(x.Name, x.ID), cmp.Or(y.Name, y.ID)), cmp.Compare(x.ID, y.ID))
 	})
 	return order
-}
-
-// mixOf is the mix of a snapshot: the one that it names, else what waits and what is
-// placed, each request once for each kind of bundle that it has. However few there are, a
-// whole device is always worth something to somebody.
-func (m *memory) mixOf(s *Snapshot) []Shape {
-	if s.Mix != nil {
-		return s.Mix
-	}
-	var out []Shape
-	add := func(spec *api.GroupSpec) { out = append(out, shapesOf(spec)...) }
-	for _, r := range s.Pending {
-		add(&r.Spec)
-	}
-	for _, h := range s.Holders {
-		if h.Spec != nil {
-			add(h.Spec)
-		}
-	}
-	if len(out) == 0 {
-		return nil
-	}
-	one := api.Bundle{Resources: api.Resources{GPUs: 1}}
-	return append(out, Shape{Bundle: one, Weight: 1 + int64(len(out))/4})
-}
-
-// mostKinds bounds what one request adds to a mix.
-const mostKinds = 8
-
-// shapesOf is what a request asks of one node at a time.
-func shapesOf(spec *api.GroupSpec) []Shape {
-	var out []Shape
-	for i := range spec.Bundles {
-		b := &spec.Bundles[i]
-		if i > 0 && alike(&spec.Bundles[i-1], b) {
-			continue
-		}
-		if len(out) == mostKinds {
-			break
-		}
-		shape := Shape{Bundle: *b, Where: spec.Where, Pool: spec.Pool, Weight: 1}
-		if n := spec.PerNode; n > 1 && n <= MaxGPUs && b.GPUs <= MaxGPUs && b.Share == 0 {
-			shape.Bundle.GPUs *= n
-		}
-		out = append(out, shape)
-	}
-	return out
 }

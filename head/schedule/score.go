@@ -1,13 +1,8 @@
 package schedule
 
 import (
-	"cmp"
-	"fmt"
-	"maps"
 	"math"
 	"slices"
-
-	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
 // The score of a node is what taking it adds to the expected fragmentation of the cluster:
@@ -15,102 +10,6 @@ import (
 // use (Weng et al., "Beware of Fragmentation", ATC '23). A device's free part counts as a
 // fragment for a request that does not fit its node at all, or that wants more of a device
 // than that.
-
-// mostShapes bounds how many kinds of request a mix tells apart, and mixParts is what
-// their weights add up to.
-const (
-	mostShapes = 256
-	mixParts   = 100_000
-)
-
-// mix is what the next request is expected to ask for.
-type mix struct {
-	key    string
-	groups []mixGroup
-	masks  []*class // who may use which nodes; a group refers to one by its index
-}
-
-// mixGroup is all requests that want the same of devices, on the same nodes.
-type mixGroup struct {
-	gpus, share, gpuMem int64
-	mask                int
-	sizes               []mixSize // cpu and memory beside it
-	weight              int64
-}
-
-type mixSize struct{ cpu, mem, weight int64 }
-
-// newMix compiles a mix; nil if nothing in it wants devices.
-func newMix(shapes []Shape) *mix {
-	type group struct {
-		shape  Shape
-		key    string
-		weight int64
-	}
-	byKey := map[string]*group{}
-	var total int64
-	for _, s := range shapes {
-		if s.Weight <= 0 || s.Bundle.GPUs <= 0 && s.Bundle.Share <= 0 {
-			continue
-		}
-		key := bundleKey(&s.Bundle) + whereKey(s.Where) + fmt.Sprintf(" %q", s.Pool)
-		g := byKey[key]
-		if g == nil {
-			g = &group{shape: s, key: key}
-			byKey[key] = g
-		}
-		g.weight = satAdd(g.weight, s.Weight)
-	}
-	all := slices.SortedFunc(maps.Values(byKey), func(a, b *group) int {
-		return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.key, b.key))
-	})
-	all = all[:min(len(all), mostShapes)]
-	for _, g := range all {
-		total = satAdd(total, g.weight)
-	}
-	m := &mix{}
-	type device struct {
-		gpus, share, mem int64
-		mask             int
-	}
-	groups, masks := map[device]int{}, map[string]int{}
-	for _, g := range all {
-		weight := int64(float64(g.weight) / float64(total) * mixParts)
-		if weight == 0 {
-			continue
-		}
-		m.key += fmt.Sprintf("%s*%d;", g.key, weight)
-		c := newClass(&g.shape.Bundle, &Request{Spec: api.GroupSpec{Pool: g.shape.Pool, Wishes: api.Wishes{Where: g.shape.Where}}})
-		where := labelsKey(c.labels) + whereKey(c.where) + fmt.Sprintf(" %q", c.pool)
-		mask, ok := masks[where]
-		if !ok {
-			mask = len(m.masks)
-			masks[where] = mask
-			m.masks = append(m.masks, c)
-		}
-		key := device{c.gpus, c.share, c.gpuMem, mask}
-		gi, ok := groups[key]
-		if !ok {
-			gi = len(m.groups)
-			groups[key] = gi
-			m.groups = append(m.groups, mixGroup{gpus: c.gpus, share: c.share, gpuMem: c.gpuMem, mask: mask})
-		}
-		m.groups[gi].weight += weight
-		m.groups[gi].sizes = append(m.groups[gi].sizes, mixSize{c.cpu, c.mem, weight})
-	}
-	if len(m.groups) == 0 {
-		return nil
-	}
-	return m
-}
-
-// same reports whether two mixes are worth the same.
-func (m *mix) same(other *mix) bool {
-	if m == nil || other == nil {
-		return m == nil && other == nil
-	}
-	return m.key == other.key
-}
 
 // allows is which groups of the mix may use a node at all, by its labels and pool.
 func (m *mix) allows(n *nodeState) []bool {
