@@ -85,6 +85,9 @@ func (h *Head) drainOne(ctx context.Context, v *state.View, job string) time.Dur
 		return 0
 	}
 	if j.Drain != nil && j.Drain.Kind == state.DrainResize && !h.worthEnding(v, j) {
+		if j.Drain.Auto && !j.Ending() {
+			h.try(ctx, state.KindCancelDrain, state.CancelDrain{Job: j.ID, Why: fmt.Sprintf("the room for %d ranks is gone", j.Drain.Ranks)})
+		}
 		return 0 // it runs on until there is room for its new size
 	}
 	delay := time.Duration(0)

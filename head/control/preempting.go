@@ -11,6 +11,18 @@ import (
 // evictedWithin bounds how long a victim whose ranks agree on nothing may take to leave.
 const evictedWithin = 2 * time.Minute
 
+// grow lets elastic jobs go on with more ranks where the scheduler saw room for them. The
+// ranks agree on a step and save it first, so that no step is made twice.
+func (h *Head) grow(ctx context.Context, v *state.View, r *schedule.Result) {
+	for _, x := range r.Growths {
+		g := v.Group(x.Group)
+		if g == nil || g.Job == "" {
+			continue
+		}
+		h.try(ctx, state.KindDrainJob, state.DrainJob{Job: g.Job, Drain: state.Drain{Kind: state.DrainResize, Ranks: x.To, Auto: true, Reason: x.Why}})
+	}
+}
+
 // makeRoom proposes what the scheduler decided on preemption: who leaves for whom, with
 // what is claimed in the same entry, and which claims cannot come true any more.
 func (h *Head) makeRoom(ctx context.Context, r *schedule.Result) {

@@ -30,6 +30,7 @@ func (h *Head) schedule(ctx context.Context) {
 		}
 	}
 	h.makeRoom(ctx, r)
+	h.grow(ctx, v, r)
 }
 
 // placeNow asks the scheduler for a request that is not in the log yet, so that

@@ -3,6 +3,7 @@ package schedule
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
@@ -203,4 +204,11 @@ func leaveWord(n int) string {
 		return "leaves"
 	}
 	return "leave"
+}
+
+// lookAgain asks for another cycle by a time, though nothing changes.
+func (c *cycle) lookAgain(by time.Time) {
+	if !by.IsZero() && (c.again.IsZero() || by.Before(c.again)) {
+		c.again = by
+	}
 }

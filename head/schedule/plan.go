@@ -46,6 +46,7 @@ type Result struct {
 	Decisions []Decision // in the order of turns; reasons are asked for with Why
 	Evictions []Eviction
 	Unclaims  []Unclaim
+	Growths   []Growth
 	Again     time.Time // when to look again though nothing changes; zero: no need
 	Phases    []Phase
 	// Tried is how many placements were looked for: what cannot run costs none until there

@@ -194,9 +194,7 @@ func (h *Holder) lostWork(now time.Time) int64 {
 // why no preemption helps.
 func (c *cycle) victimsFor(r *Request, d *demand, gone map[*Holder]bool) (out []victim, at []spot, why string) {
 	all, soon := c.candidates(r, gone)
-	if !soon.IsZero() && (c.again.IsZero() || soon.Before(c.again)) {
-		c.again = soon
-	}
+	c.lookAgain(soon)
 	without := func(vs []victim) []spot { return placeLinked(c.withoutVictims(vs), d).spots }
 	if len(all) == 0 || without(all) == nil {
 		return nil, nil, "it would not fit even after preempting everything that may be preempted for it"

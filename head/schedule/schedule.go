@@ -66,6 +66,8 @@ type Holder struct {
 	// Sizes it may run with, in bundles; nil: one. Bundles then stand in the order in which
 	// they are given up, the last first.
 	Sizes *api.Sizes
+	// Sized is since when it runs with its size; zero: it does not run, or is ending.
+	Sized time.Time
 	// Fixed: it cannot leave in order, since other jobs run in it.
 	Fixed bool
 	// LeavingFor: it has been told to leave, for this group.

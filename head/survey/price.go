@@ -31,6 +31,9 @@ func price(v *state.View, g *state.Group, x *schedule.Holder) {
 		} else if j.Spec.Sizes.Any() && len(g.SpareBundles()) == 0 {
 			x.Sizes = j.Spec.Sizes
 		}
+		if last := j.Last(); d == nil && j.State == api.Running && last != nil {
+			x.Sized = at(max(last.Running, last.Created))
+		}
 		x.Evictions = j.Evictions
 		if c := v.NewestCommitted(j.Run()); c != nil {
 			x.Committed = at(c.Committed)

@@ -49,3 +49,28 @@ func (s *Sizes) Below(n int64, limit int) []int64 {
 	}
 	return out
 }
+
+// Above lists the allowed sizes above n, ascending, at most limit.
+func (s *Sizes) Above(n int64, limit int) []int64 {
+	var out []int64
+	if !s.Any() {
+		return nil
+	}
+	if len(s.Set) > 0 {
+		for _, x := range s.Set {
+			if x > n && len(out) < limit {
+				out = append(out, x)
+			}
+		}
+		return out
+	}
+	step := max(1, s.Multiple)
+	for x := max(n+1, s.Min); x <= s.Max && len(out) < limit; x++ {
+		if x%step != 0 {
+			x += step - x%step - 1
+			continue
+		}
+		out = append(out, x)
+	}
+	return out
+}

@@ -1,0 +1,116 @@
+package schedule
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
+
+// Growth is a running elastic group that is to go on with more bundles. It keeps those that
+// it has, and saves at an agreed step before it starts again.
+type Growth struct {
+	Group string
+	To    int64
+	Why   string
+}
+
+const (
+	// settled is how long a group runs with one size before it may grow again, so that it
+	// does not follow every gap between two jobs.
+	settled = 5 * time.Minute
+	// worth is how many times what a restart costs a growth must save.
+	worth = 3
+	// mostSizes bounds how many sizes are looked at for one group.
+	mostSizes = 4096
+)
+
+// grow gives elastic groups what nobody waits for. Whatever waits, for whatever reason,
+// comes first: what it needs may become free beside this.
+func (c *cycle) grow() {
+	for i := range c.order {
+		if c.decisions[i].Bundles == nil {
+			return
+		}
+	}
+	var elastic []*Holder
+	for _, h := range c.s.Holders {
+		if !h.mayGrow() {
+			continue
+		}
+		if until := h.Sized.Add(settled); until.After(c.now) {
+			c.lookAgain(until)
+			continue
+		}
+		elastic = append(elastic, h)
+	}
+	slices.SortFunc(elastic, func(a, b *Holder) int {
+		return cmp.Or(standingOf(b.Spec).compare(standingOf(a.Spec)), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Group, b.Group))
+	})
+	for _, h := range elastic {
+		if g, ok := c.growOne(h); ok {
+			c.growths = append(c.growths, g)
+		}
+	}
+}
+
+// mayGrow: it runs, can save, and nothing else is asked of it.
+func (h *Holder) mayGrow() bool {
+	if h.Spec == nil || h.Sizes == nil || h.Fixed || h.Releasing || h.LeavingFor != "" || h.SaveCost <= 0 || h.Sized.IsZero() {
+		return false
+	}
+	// The added bundles are placed by themselves: whoever wants all of them close together
+	// says so with what cannot be judged for a part.
+	strict := h.Spec.Strategy == api.StrictPack || h.Spec.Strategy == api.StrictSpread
+	return !strict && h.Spec.Level == "" && !h.Spec.WholeNodes && len(h.Spec.Roles) == 0 && len(h.Spec.Bundles) > 0 && int64(len(h.Bundles)) == int64(len(h.Spec.Bundles))
+}
+
+// growOne finds the largest size with room for it that is worth a restart.
+func (c *cycle) growOne(h *Holder) (Growth, bool) {
+	n := int64(len(h.Bundles))
+	sizes := h.Sizes.Above(n, mostSizes)
+	fits := func(to int64) []spot {
+		spec := *h.Spec
+		spec.Bundles = slices.Repeat(h.Spec.Bundles[:1], int(to-n))
+		r := &Request{ID: h.Group, Name: h.Name, User: h.User, Spec: spec, Seq: h.Seq, Expect: h.left(c.now), Since: c.now}
+		d := newDemand(r)
+		if !c.admitted(r, d) {
+			return nil
+		}
+		return c.startNow(r, d, map[*demand]bool{}).spots
+	}
+	k := len(sizes)
+	if k > 0 && fits(sizes[0]) != nil {
+		k = searchFirst(len(sizes)+1, func(k int) bool { return k == len(sizes) || fits(sizes[k]) == nil })
+	} else {
+		return Growth{}, false
+	}
+	to := sizes[k-1]
+	saved, ok := h.gain(n, to, c.now)
+	if !ok {
+		return Growth{}, false
+	}
+	c.free.commit(fits(to))
+	return Growth{Group: h.Group, To: to, Why: fmt.Sprintf("there is room for %d ranks and nobody waits: it ends about %s sooner", to, saved.Round(time.Second))}, true
+}
+
+// left is how long it is still expected to run, 0: not known.
+func (h *Holder) left(now time.Time) time.Duration {
+	if h.Ends.IsZero() {
+		return 0
+	}
+	return max(time.Second, h.Ends.Sub(now))
+}
+
+// gain is how much sooner a group would end with another size if its speed went with its
+// size; false when that is not worth starting it again.
+func (h *Holder) gain(from, to int64, now time.Time) (time.Duration, bool) {
+	left := h.left(now)
+	if left == 0 {
+		left = 24 * time.Hour
+	}
+	saved := time.Duration(float64(left) * float64(to-from) / float64(to))
+	return saved, saved > worth*(h.Restart+h.SaveCost)
+}

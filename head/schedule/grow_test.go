@@ -1,0 +1,109 @@
+package schedule
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
+
+// elastic is a holder of one device a rank that may have other sizes.
+func elastic(name string, n *nodeBuilder, sizes api.Sizes, devices ...int) Holder {
+	h := runs(name, n, 0, devices...)
+	h.Spec.Preemptible = false
+	h.Spec.Bundles = slices.Repeat([]api.Bundle{gpus(1)}, len(devices))
+	h.Bundles = nil
+	for _, d := range devices {
+		h.Bundles = append(h.Bundles, Held{Node: n.node.ID, Devices: []string{n.node.GPUs[d].UUID}})
+	}
+	h.Sizes, h.SaveCost, h.Restart = &sizes, 10*time.Second, 30*time.Second
+	h.Sized = epoch.Add(-time.Hour)
+	return h
+}
+
+func TestGrow(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		in   func(ns []*nodeBuilder) *Snapshot
+		want string // "name→size …"
+	}{
+		{"into all there is", func(ns []*nodeBuilder) *Snapshot {
+			return clusterOf(ns).heldBy(elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1))
+		}, "pg-a→8"},
+		{"to an allowed size only", func(ns []*nodeBuilder) *Snapshot {
+			return clusterOf(ns).heldBy(elastic("a", ns[0], api.Sizes{Min: 3, Max: 16, Multiple: 3}, 0, 1, 2))
+		}, "pg-a→6"},
+		{"to one of a set", func(ns []*nodeBuilder) *Snapshot {
+			return clusterOf(ns).heldBy(elastic("a", ns[0], api.Sizes{Set: []int64{2, 5, 9}}, 0, 1))
+		}, "pg-a→5"},
+		{"not beyond its largest", func(ns []*nodeBuilder) *Snapshot {
+			return clusterOf(ns).heldBy(elastic("a", ns[0], api.Sizes{Min: 1, Max: 2}, 0, 1))
+		}, ""},
+		{"not while somebody waits", func(ns []*nodeBuilder) *Snapshot {
+			return clusterOf(ns).heldBy(elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1)).pending(gang("wide", 8, gpus(1)))
+		}, ""},
+		{"beside what starts in the same cycle", func(ns []*nodeBuilder) *Snapshot {
+			return clusterOf(ns).heldBy(elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1)).pending(gang("b", 4, gpus(1)))
+		}, "pg-a→4"},
+		{"not when it is about to end", func(ns []*nodeBuilder) *Snapshot {
+			h := elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1)
+			h.Ends = epoch.Add(2 * time.Minute)
+			return clusterOf(ns).heldBy(h)
+		}, ""},
+		{"not when it has just changed its size", func(ns []*nodeBuilder) *Snapshot {
+			h := elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1)
+			h.Sized = epoch.Add(-time.Minute)
+			return clusterOf(ns).heldBy(h)
+		}, ""},
+		{"not what cannot save", func(ns []*nodeBuilder) *Snapshot {
+			h := elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1)
+			h.SaveCost = 0
+			return clusterOf(ns).heldBy(h)
+		}, ""},
+		{"the more important first, and the older", func(ns []*nodeBuilder) *Snapshot {
+			low, high := elastic("low", ns[0], api.Sizes{Min: 1, Max: 4}, 0, 1), elastic("high", ns[1], api.Sizes{Min: 1, Max: 5}, 0, 1)
+			high.Spec.Priority = 5
+			return clusterOf(ns).heldBy(low, high)
+		}, "pg-high→5 pg-low→3"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := tc.in(nodesOf("n", 2, 4))
+			r := plan(s)
+			var got []string
+			for _, g := range r.Growths {
+				got = append(got, g.Group+"→"+string(rune('0'+g.To)))
+			}
+			if s := strings.Join(got, " "); s != tc.want {
+				t.Errorf("%q, want %q", s, tc.want)
+			}
+		})
+	}
+	// It is looked at again by itself when it has had its size for long enough.
+	ns := nodesOf("n", 1, 4)
+	h := elastic("a", ns[0], api.Sizes{Min: 1, Max: 4}, 0)
+	h.Sized = epoch.Add(-time.Minute)
+	if r := plan(clusterOf(ns).heldBy(h)); !r.Again.Equal(epoch.Add(settled - time.Minute)) {
+		t.Errorf("again at %s", r.Again)
+	}
+}
+
+func TestSizesAbove(t *testing.T) {
+	for _, tc := range []struct {
+		s    api.Sizes
+		n    int64
+		want []int64
+	}{
+		{api.Sizes{Min: 2, Max: 6}, 3, []int64{4, 5, 6}},
+		{api.Sizes{Min: 2, Max: 9, Multiple: 4}, 1, []int64{4, 8}},
+		{api.Sizes{Min: 2, Max: 9, Multiple: 4}, 4, []int64{8}},
+		{api.Sizes{Set: []int64{1, 2, 8}}, 1, []int64{2, 8}},
+		{api.Sizes{Min: 2, Max: 6}, 6, nil},
+		{api.Sizes{}, 1, nil},
+	} {
+		if got := tc.s.Above(tc.n, 10); !slices.Equal(got, tc.want) {
+			t.Errorf("%+v above %d: %v, want %v", tc.s, tc.n, got, tc.want)
+		}
+	}
+}
