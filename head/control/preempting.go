@@ -2,10 +2,12 @@ package control
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
 // evictedWithin bounds how long a victim whose ranks agree on nothing may take to leave.
@@ -21,6 +23,14 @@ func (h *Head) grow(ctx context.Context, v *state.View, r *schedule.Result) {
 		}
 		h.try(ctx, state.KindDrainJob, state.DrainJob{Job: g.Job, Drain: state.Drain{Kind: state.DrainResize, Ranks: x.To, Auto: true, Reason: x.Why}})
 	}
+}
+
+// mayGrow: a running job may have other sizes, so the scheduler is asked though nothing
+// waits.
+func mayGrow(v *state.View) bool {
+	return slices.ContainsFunc(v.LiveJobs(), func(j *state.Job) bool {
+		return j.State == api.Running && j.Spec.Sizes.Any() && j.Drain == nil
+	})
 }
 
 // makeRoom proposes what the scheduler decided on preemption: who leaves for whom, with

@@ -74,7 +74,7 @@ func (h *Head) plan(v *state.View) *schedule.Result {
 	}
 	var r *schedule.Result
 	until := nextReturn(v, now.UnixNano())
-	if len(v.PendingGroups()) > 0 {
+	if len(v.PendingGroups()) > 0 || mayGrow(v) {
 		if p.planner == nil {
 			p.planner = schedule.NewPlanner()
 		}

@@ -71,28 +71,33 @@ func (h *Holder) mayGrow() bool {
 func (c *cycle) growOne(h *Holder) (Growth, bool) {
 	n := int64(len(h.Bundles))
 	sizes := h.Sizes.Above(n, mostSizes)
-	fits := func(to int64) []spot {
+	fits := func(to int64) (got []spot, take func([]spot)) {
 		spec := *h.Spec
 		spec.Bundles = slices.Repeat(h.Spec.Bundles[:1], int(to-n))
 		r := &Request{ID: h.Group, Name: h.Name, User: h.User, Spec: spec, Seq: h.Seq, Expect: h.left(c.now), Since: c.now}
-		d := newDemand(r)
+		d := newDemand(r, c.now)
 		if !c.admitted(r, d) {
-			return nil
+			return nil, nil
 		}
-		return c.startNow(r, d, map[*demand]bool{}).spots
+		return c.startNow(r, d, map[*demand]bool{}).spots, func(got []spot) {
+			c.quotas.charge(r, c.needs(r, d))
+			c.free.commit(r.ID, got, nil)
+		}
 	}
-	k := len(sizes)
-	if k > 0 && fits(sizes[0]) != nil {
-		k = searchFirst(len(sizes)+1, func(k int) bool { return k == len(sizes) || fits(sizes[k]) == nil })
-	} else {
+	room := func(k int) bool { got, _ := fits(sizes[k]); return got != nil }
+	if len(sizes) == 0 || !room(0) {
 		return Growth{}, false
 	}
-	to := sizes[k-1]
+	to := sizes[searchFirst(len(sizes)+1, func(k int) bool { return k == len(sizes) || !room(k) })-1]
 	saved, ok := h.gain(n, to, c.now)
 	if !ok {
 		return Growth{}, false
 	}
-	c.free.commit(fits(to))
+	got, take := fits(to)
+	if got == nil {
+		return Growth{}, false
+	}
+	take(got)
 	return Growth{Group: h.Group, To: to, Why: fmt.Sprintf("there is room for %d ranks and nobody waits: it ends about %s sooner", to, saved.Round(time.Second))}, true
 }
 

@@ -75,6 +75,7 @@ type cycle struct {
 	placed    []placedNow
 	evictions []Eviction
 	unclaim   []Unclaim
+	growths   []Growth
 	claimed   []*Request        // those whose claim has not come true yet
 	unhelpful map[string]string // why no preemption helps a group
 	again     time.Time
@@ -106,6 +107,7 @@ func (p *Planner) Plan(s *Snapshot, now time.Time) *Result {
 		{"plan", c.planStarts},
 		{"place", c.place},
 		{"preempt", c.preempt},
+		{"grow", c.grow},
 	} {
 		phase.run()
 		ended := p.elapsed()
@@ -113,6 +115,7 @@ func (p *Planner) Plan(s *Snapshot, now time.Time) *Result {
 		began = ended
 	}
 	r.Decisions, r.Evictions, r.Unclaims, r.Again = c.decisions, c.evictions, c.unclaim, c.again
+	r.Growths = c.growths
 	r.Tried, r.left = c.tried, c.free.clone()
 	return r
 }
@@ -200,7 +203,7 @@ func (c *cycle) try(d *demand) outcome {
 	return got
 }
 
-// 6. Explain: against what is left at the end of the cycle, with the groups placed in it
+// 7. Explain: against what is left at the end of the cycle, with the groups placed in it
 // among the holders. Equal requests share their explanation.
 
 // Why says why a group of the result waits, with all reasons, the one to show first; nil

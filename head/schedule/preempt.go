@@ -70,13 +70,10 @@ func (c *cycle) preempt() {
 			continue
 		}
 		rank := standingOf(&r.Spec)
-		if rank.compare(lowest) <= 0 || !c.mayPreempt(i, r) {
+		if rank.compare(lowest) <= 0 {
 			continue
 		}
 		d := c.mem.demandOf(r, c.now)
-		if !c.admitted(r, d) {
-			continue
-		}
 		if before, ok := tried[d]; ok && before.compare(rank) >= 0 {
 			continue // an equal demand of this or a higher rank found nothing
 		}
@@ -195,7 +192,12 @@ func (h *Holder) lostWork(now time.Time) int64 {
 func (c *cycle) victimsFor(r *Request, d *demand, gone map[*Holder]bool) (out []victim, at []spot, why string) {
 	all, soon := c.candidates(r, gone)
 	c.lookAgain(soon)
-	without := func(vs []victim) []spot { return placeLinked(c.withoutVictims(vs), d).spots }
+	without := func(vs []victim) []spot {
+		if !c.admittedWithout(r, d, vs) {
+			return nil
+		}
+		return placeLinked(c.withoutVictims(vs), d).spots
+	}
 	if len(all) == 0 || without(all) == nil {
 		return nil, nil, "it would not fit even after preempting everything that may be preempted for it"
 	}
@@ -338,5 +340,13 @@ func standingText(r, victim *api.GroupSpec) string {
 	return fmt.Sprintf("priority %d over %d", r.Priority, victim.Priority)
 }
 
-// mayPreempt: nothing but room keeps it waiting.
-func (c *cycle) mayPreempt(_ int, _ *Request) bool { return true }
+// admittedWithout says whether tenant and queue let the request be placed once victims have
+// left: work that was lent room gives it back.
+func (c *cycle) admittedWithout(r *Request, d *demand, vs []victim) bool {
+	for _, v := range whole(vs) {
+		given := *v.h
+		given.Bundles = v.h.Bundles[min(v.keeps, int64(len(v.h.Bundles))):]
+		defer c.quotas.lift(&given)()
+	}
+	return c.admitted(r, d)
+}

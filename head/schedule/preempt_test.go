@@ -46,6 +46,14 @@ func clusterOf(ns []*nodeBuilder) *Snapshot {
 	return s
 }
 
+// tenants makes a tree of two tenants with so many GPUs guaranteed to each.
+func tenants(a string, n int64, b string, m int64) *Queues {
+	tenant := func(name string, n int64) *api.Queue {
+		return &api.Queue{Name: name, Tenant: true, Guaranteed: api.Amounts{{Of: "gpu", N: 1000 * n}}}
+	}
+	return &Queues{List: []*api.Queue{tenant(a, n), tenant(b, m)}}
+}
+
 func plan(s *Snapshot) *Result { return NewPlanner().Plan(s, epoch) }
 
 func victimNames(r *Result) []string {
@@ -152,6 +160,52 @@ func TestPreempt(t *testing.T) {
 			wide.Sizes = &api.Sizes{Min: 1, Max: 4}
 			return clusterOf(ns).heldBy(wide, runs("low", ns[1], 0, 0, 1, 2, 3)).pending(gang("high", 1, gpus(2)).priority(5))
 		}, []string{"wide→2"}, ""},
+		{"a tenant gets back what it has lent", func() *Snapshot {
+			ns := nodesOf("n", 1, 4)
+			s := clusterOf(ns)
+			for d := range 3 {
+				h := runs(fmt.Sprintf("guest%d", d), ns[0], 9, d)
+				h.Spec.Tenant = "guests"
+				s.heldBy(h)
+			}
+			s.Queues = tenants("owner", 2, "guests", 2)
+			r := gang("owner", 2, gpus(1))
+			r.request.Spec.Tenant = "owner"
+			return s.pending(r)
+		}, []string{"guest0"}, ""},
+		{"a limit that only preemptible work of the tenant fills", func() *Snapshot {
+			ns := nodesOf("n", 2, 4)
+			s := clusterOf(ns)
+			own := runs("own", ns[0], 0, 0, 1)
+			own.Spec.Tenant = "owner"
+			s.heldBy(own, runs("other", ns[0], 0, 2, 3))
+			s.Queues = tenants("owner", 2, "guests", 2)
+			s.Queues.List[0].Limit = s.Queues.List[0].Guaranteed
+			r := gang("owner", 2, gpus(1))
+			r.request.Spec.Tenant = "owner"
+			return s.pending(r)
+		}, []string{"own"}, ""},
+		{"nothing leaves for who would be over its guarantee", func() *Snapshot {
+			ns := nodesOf("n", 1, 4)
+			h := runs("guest", ns[0], 0, 0, 1, 2)
+			h.Spec.Tenant = "guests"
+			s := clusterOf(ns).heldBy(h)
+			s.Queues = tenants("owner", 2, "guests", 2)
+			r := gang("owner", 3, gpus(1))
+			r.request.Spec.Tenant = "owner"
+			return s.pending(r)
+		}, nil, ""},
+		{"within one block", func() *Snapshot {
+			ns := nodesOf("n", 4, 1)
+			for i, n := range ns {
+				*n = n.label("block", "b"+string(rune('0'+i/2)))
+			}
+			r := gang("high", 2, gpus(1)).priority(5)
+			r.request.Spec.Level = "block"
+			s := clusterOf(ns).heldBy(runs("a", ns[1], 0, 0), runs("b", ns[2], 0, 0)).pending(r)
+			s.Levels = []api.Level{{Name: "block", Label: "block"}}
+			return s
+		}, []string{"a"}, ""},
 		{"who is leaving already is not told twice", func() *Snapshot {
 			ns := nodesOf("n", 2, 1)
 			a := runs("a", ns[0], 0, 0)

@@ -271,3 +271,20 @@ func (q *quotas) charge(r *Request, needs []int64) {
 		}
 	}
 }
+
+// lift takes what a holder is charged out of the tree, and puts it back.
+func (q *quotas) lift(h *Holder) (back func()) {
+	c, needs := q.of(h.Spec.Tenant, h.Spec.Queue), q.heldBy(h)
+	change := func(sign int64) {
+		for _, a := range c.path {
+			for i, n := range needs {
+				a.used[i] += sign * n
+				if !h.Spec.Preemptible {
+					a.assured[i] += sign * n
+				}
+			}
+		}
+	}
+	change(-1)
+	return func() { change(1) }
+}

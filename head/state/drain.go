@@ -30,9 +30,9 @@ type Drain struct {
 	Ranks    int64     `json:"ranks,omitempty"`    // of a resize
 	// Auto: nobody asked for the resize but the scheduler, which saw room for it; without
 	// the room it is taken back.
-	Auto bool `json:"auto,omitempty"`
-	Node     string    `json:"node,omitempty"`     // that a move leaves
-	For      string    `json:"for,omitempty"`      // the group that it is preempted for
+	Auto bool   `json:"auto,omitempty"`
+	Node string `json:"node,omitempty"` // that a move leaves
+	For  string `json:"for,omitempty"`  // the group that it is preempted for
 	// Ordered is why the ranks of Generation are ended now by TERM, a grace and KILL:
 	// they have saved, or cannot, or the deadline has come.
 	Ordered    string `json:"ordered,omitempty"`

@@ -120,3 +120,41 @@ func TestPreemptorGone(t *testing.T) {
 		c.books()
 	})
 }
+
+// TestGrowth: an elastic job that began small grows by itself when there is room and nobody
+// waits: it saves at an agreed step and goes on from it, so that no step is made twice, on
+// the nodes that it had and others; and it gives its surplus back to more important work.
+func TestGrowth(t *testing.T) {
+	Run(t, Options{Nodes: four()[:2]}, func(c *Cluster) {
+		first := c.Submit(preemptible("first", 2, 1500)) // one node
+		spec := NewSpec("grows", 4, Script{Steps: 40_000, StepTime: 100 * ms})
+		spec.Checkpoint.KeepLast = 100
+		spec.Checkpoint.Interval = "50steps" // that it can save is known once it has
+		spec.Sizes = &api.Sizes{Min: 1, Max: 4}
+		spec.Preemptible = true
+		id := c.Submit(spec)
+		c.WaitStep(id, 20, time.Minute)
+		if n := c.View().Job(id).Spec.Ranks; n != 2 {
+			t.Fatalf("it began with %d ranks", n)
+		}
+		c.WaitState(first, 5*time.Minute, api.Succeeded)
+		v := c.Wait("it has grown", 20*time.Minute, func(v *state.View) bool {
+			j := v.Job(id)
+			return j.State == api.Running && len(j.Attempts) == 2 && j.Spec.Ranks == 4
+		})
+		j := v.Job(id)
+		if r := j.Last().Restore; r == nil || r.Step != j.Proposal.Target || j.Ledger.Failed != 0 {
+			t.Errorf("it goes on from %+v, agreed was %d; charged %d", r, j.Proposal.Target, j.Ledger.Failed)
+		}
+		if a, b := j.Attempts[0].Ranks, j.Last().Ranks; a[0].Node != b[0].Node || a[1].Node != b[1].Node {
+			t.Errorf("rank order changed: %+v, %+v", a, b)
+		}
+		time.Sleep(2 * time.Minute)
+		high := c.Submit(important("high", 2, 50))
+		c.WaitState(high, 5*time.Minute, api.Succeeded)
+		j = c.View().Job(id)
+		if j.Evictions != 0 || len(j.Attempts) < 3 || j.Attempts[2].Failure != nil || len(j.Attempts[2].Ranks) != 2 {
+			t.Errorf("%d evictions, %d attempts", j.Evictions, len(j.Attempts))
+		}
+	})
+}
