@@ -13,6 +13,9 @@ import (
 // what its children claim. What the nodes below the root claim together, and do not use, is
 // not free for others.
 
+// mostClaimed keeps sums of what is kept within an integer.
+const mostClaimed = math.MaxInt64 / 4
+
 // reserve finds what is free in the cluster and kept by nobody, before anything is used.
 func (q *quotas) reserve() {
 	q.room = make([]int64, len(q.things))
@@ -24,8 +27,8 @@ func (q *quotas) reserve() {
 			claimed := max(a.keep[i], a.own[i])
 			if a.parent != nil {
 				a.parent.own[i] = satAdd(a.parent.own[i], claimed)
-			} else if q.room[i] != math.MaxInt64 {
-				q.room[i] -= claimed
+			} else if onNodes(q.things[i]) {
+				q.room[i] = max(q.room[i]-min(claimed, mostClaimed), -mostClaimed)
 			}
 		}
 	}

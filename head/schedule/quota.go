@@ -86,7 +86,9 @@ func newQuotas(s *Snapshot) *quotas {
 		q.byName[x.Name] = q.newAccount(x)
 	}
 	for _, a := range q.byName {
-		a.parent = q.byName[a.q.Parent]
+		if !q.circular(a.q) {
+			a.parent = q.byName[a.q.Parent]
+		}
 	}
 	if q.keeps {
 		q.reserve()
@@ -118,7 +120,7 @@ func (q *quotas) newAccount(x *api.Queue) *account {
 		a.guaranteed[i], a.limit[i] = unlimited, unlimited
 		if g, ok := x.Guaranteed.Get(of); ok {
 			a.guaranteed[i] = max(0, g)
-			if lend, ok := x.Lend.Get(of); ok {
+			if lend, ok := x.Lend.Get(of); ok && onNodes(of) {
 				a.keep[i] = max(0, a.guaranteed[i]-max(0, lend))
 				q.keeps = q.keeps || a.keep[i] > 0
 			}
@@ -128,6 +130,17 @@ func (q *quotas) newAccount(x *api.Queue) *account {
 		}
 	}
 	return a
+}
+
+// circular: the way up never ends, in a tree that nobody checked.
+func (q *quotas) circular(x *api.Queue) bool {
+	steps := 0
+	for a := q.byName[x.Parent]; a != nil; a = q.byName[a.q.Parent] {
+		if steps++; steps > len(q.byName) {
+			return true
+		}
+	}
+	return false
 }
 
 // of is what requests of a tenant and queue are charged to.

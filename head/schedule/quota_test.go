@@ -145,7 +145,6 @@ func with2(h Holder, change func(*Holder)) Holder {
 	return h
 }
 
-
 func TestQuotaReasons(t *testing.T) {
 	one := gpus(1)
 	full := func() *Snapshot {
