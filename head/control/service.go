@@ -143,6 +143,9 @@ func (h *Head) Submit(ctx context.Context, spec api.JobSpec, key headapi.Idempot
 	if len(errs) > 0 {
 		return headapi.Made{}, invalid(errs)
 	}
+	if p := admit(v, askingOf(spec)); p != nil {
+		return headapi.Made{}, p
+	}
 	if err := fromStep(v, spec); err != nil {
 		return headapi.Made{}, err
 	}
@@ -167,7 +170,7 @@ func (h *Head) Submit(ctx context.Context, spec api.JobSpec, key headapi.Idempot
 	if spec.Kind == api.KindActor && h.SignNode != nil {
 		return headapi.Made{}, noActors()
 	}
-	cmd := state.SubmitJob{ID: id, ULID: u.String(), Spec: spec, Key: key.Key, Fingerprint: key.Fingerprint}
+	cmd := state.SubmitJob{ID: id, ULID: u.String(), Spec: spec, Key: key.Key, Fingerprint: key.Fingerprint, User: h.who(ctx)}
 	if spec.Hosts != nil {
 		gs := api.GroupSpec{Name: spec.Name, Strategy: spec.Strategy, Pool: spec.Pool, Tenant: spec.Tenant, Queue: spec.Queue, Priority: spec.Priority}
 		cmd.Group, cmd.GroupSpec = "pg-"+id, &gs
@@ -301,6 +304,9 @@ func (h *Head) CreateGroup(ctx context.Context, spec api.GroupSpec, key headapi.
 	if len(errs) > 0 {
 		return headapi.Made{}, invalid(errs)
 	}
+	if p := admit(v, asking{spec.Tenant, spec.Queue, spec.Pool, spec.Priority, nil}); p != nil {
+		return headapi.Made{}, p
+	}
 	if p := h.never(v, spec); p != nil {
 		return headapi.Made{}, p
 	}
@@ -314,6 +320,7 @@ func (h *Head) CreateGroup(ctx context.Context, spec api.GroupSpec, key headapi.
 	}
 	r, err := h.propose(ctx, state.KindCreateGroup, state.CreateGroup{
 		ID: id, Spec: spec, Placement: h.placeNow(v, id, spec), Key: key.Key, Fingerprint: key.Fingerprint,
+		User: h.who(ctx),
 	})
 	return h.made(r, err)
 }

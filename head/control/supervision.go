@@ -26,6 +26,9 @@ func (h *Head) superviseAll(ctx context.Context) time.Duration {
 			if job == nil || job.State.Terminal() {
 				break
 			}
+			if wait := h.limit(ctx, v, job); wait > 0 && (next == 0 || wait < next) {
+				next = wait
+			}
 			again, delay := h.superviseOne(ctx, v, job)
 			if delay > 0 && (next == 0 || delay < next) {
 				next = delay
@@ -258,7 +261,7 @@ func (h *Head) groupOf(v *state.View, j *state.Job) supervise.Group {
 		OwnerGone: j.OwnerGone, Ledger: j.Ledger, FailureGrace: j.Spec.FailureGrace.D(),
 	}
 	if j.Stop != nil {
-		g.StopReason = j.Stop.Reason
+		g.StopReason, g.TimeLimit = j.Stop.Reason, j.Stop.Code == api.ReasonLimit
 	}
 	g.Drain = drainFacts(v, j)
 	if a := j.Spec.Actor; a != nil {

@@ -105,10 +105,11 @@ func (n *Node) modelsOf(devices []string) []string {
 	return out
 }
 
-// debtors names the tenants and queues that a hold is charged to. A name without a record
-// has an account all the same, so that its use is known.
-func (v *View) debtors(tenant, queue string) []string {
-	if path, err := v.Tree().Path(tenant, queue); err == nil && len(path) > 0 {
+// ChargedTo names the tenants and queues of a tree that a hold is charged to, from the
+// narrowest to the widest. A name without a record has an account all the same, so that its
+// use is known.
+func ChargedTo(tree *api.Tree, tenant, queue string) []string {
+	if path, err := tree.Path(tenant, queue); err == nil && len(path) > 0 {
 		out := make([]string, len(path))
 		for i, q := range path {
 			out[i] = q.Name
@@ -127,6 +128,7 @@ type bill struct {
 	order []string
 	by    map[string]map[due]int64
 	paths map[[2]string][]string
+	tree  *api.Tree
 }
 
 // due is one line of an account: of what, and whether it is work that may not be preempted.
@@ -154,7 +156,10 @@ func (b *bill) quota(h *Hold, sign int64) {
 	key := [2]string{h.Tenant, h.Queue}
 	path, ok := b.paths[key]
 	if !ok {
-		path = b.t.debtors(h.Tenant, h.Queue)
+		if b.tree == nil {
+			b.tree = b.t.Tree()
+		}
+		path = ChargedTo(b.tree, h.Tenant, h.Queue)
 		b.paths[key] = path
 	}
 	amounts := h.Amounts()
@@ -373,4 +378,19 @@ func (a *Account) UsedAt(now, halfLife int64) int64 {
 	steady := mulDiv(rate, mulDiv(halfLife, perLn2, 1_000_000), 1_000_000_000)
 	left := decay(a.Used-steady, now-a.At, halfLife)
 	return max(0, steady+left)
+}
+
+// QueueOf is the tenant or queue of an account; ok is false for those of capacities.
+func QueueOf(a *Account) (name string, ok bool) { return strings.CutPrefix(a.ID, AccountQueue) }
+
+// CapacityUse is what is charged to a capacity, by domain; "" for one of the whole cluster.
+func (v *View) CapacityUse(name string) map[string]int64 {
+	out := map[string]int64{}
+	for _, a := range v.Accounts() {
+		id, ok := strings.CutPrefix(a.ID, accountCapacity)
+		if of, domain, _ := strings.Cut(id, "/"); ok && of == name {
+			out[domain], _ = a.Charged.Get(name)
+		}
+	}
+	return out
 }

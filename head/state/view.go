@@ -145,6 +145,9 @@ func (v *View) RecentEvents(object string, limit int) []*Event {
 // Token by hash; nil when unknown.
 func (v *View) Token(hash string) *Token { return first[Token](v.txn, tToken, "id", hash) }
 
+// Tokens in order of hash.
+func (v *View) Tokens() []*Token { return all[Token](v.txn, tToken, "id") }
+
 // Key returns what a request with an idempotency key led to; nil when unknown.
 func (v *View) Key(key string) *Idempotency { return first[Idempotency](v.txn, tIdem, "id", key) }
 
