@@ -30,7 +30,7 @@ type Route struct {
 // Guard.Handle, and a row without a handler by Guard.Check, so this is the whole
 // surface and a change of it is one visible line.
 func Table() []Route {
-	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
+	const get, post, put, del, patch = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch
 	return []Route{
 		{Method: get, Pattern: "/livez", Anonymous: true},
 		{Method: get, Pattern: "/readyz", Anonymous: true},
@@ -63,6 +63,28 @@ func Table() []Route {
 		{Method: post, Pattern: "/api/v1/nodes/{id}/drain", Need: Admin},
 		{Method: post, Pattern: "/api/v1/nodes/{id}/cordon", Need: Admin},
 		{Method: post, Pattern: "/api/v1/nodes/{id}/uncordon", Need: Admin},
+		{Method: get, Pattern: "/api/v1/queues", Need: Viewer},
+		{Method: put, Pattern: "/api/v1/queues", Need: Admin},
+		{Method: get, Pattern: "/api/v1/queues/{name}", Need: Viewer},
+		{Method: del, Pattern: "/api/v1/queues/{name}", Need: Admin},
+		{Method: post, Pattern: "/api/v1/queues/{name}/pause", Need: Admin},
+		{Method: post, Pattern: "/api/v1/queues/{name}/resume", Need: Admin},
+		{Method: get, Pattern: "/api/v1/queues/{name}/order", Need: Viewer},
+		{Method: get, Pattern: "/api/v1/usage", Need: Viewer},
+		{Method: post, Pattern: "/api/v1/outlook", Need: Admin},
+		{Method: get, Pattern: "/api/v1/declared", Need: Viewer},
+		{Method: put, Pattern: "/api/v1/reservations/{name}", Need: Admin},
+		{Method: del, Pattern: "/api/v1/reservations/{name}", Need: Admin},
+		{Method: put, Pattern: "/api/v1/capacities/{name}", Need: Admin},
+		{Method: del, Pattern: "/api/v1/capacities/{name}", Need: Admin},
+		{Method: put, Pattern: "/api/v1/topology", Need: Admin},
+		{Method: put, Pattern: "/api/v1/links", Need: Admin},
+		{Method: post, Pattern: "/api/v1/jobs/{id}/hold", Need: Admin},
+		{Method: post, Pattern: "/api/v1/jobs/{id}/release", Need: Admin},
+		{Method: post, Pattern: "/api/v1/jobs/{id}/suspend", Need: Admin},
+		{Method: post, Pattern: "/api/v1/jobs/{id}/resume", Need: Admin},
+		{Method: post, Pattern: "/api/v1/jobs/{id}/requeue", Need: Admin},
+		{Method: patch, Pattern: "/api/v1/jobs/{id}", Need: Admin},
 		{Method: get, Pattern: "/api/v1/actors", Need: Viewer},
 		{Method: get, Pattern: "/api/v1/actors/{id}", Need: Viewer},
 		{Method: post, Pattern: "/api/v1/jobs/{id}/faults", Need: Admin},

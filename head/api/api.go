@@ -115,6 +115,7 @@ func (s *server) routes() {
 	s.groups()
 	s.nodes()
 	s.drains()
+	s.queues()
 	s.actors()
 	s.checkpoints()
 	s.events()
@@ -148,6 +149,7 @@ func config(version string) huma.Config {
 	registry.RegisterTypeAlias(reflect.TypeFor[unit.MilliCPU](), reflect.TypeFor[milliCPUSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[unit.Bytes](), reflect.TypeFor[bytesSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[unit.Duration](), reflect.TypeFor[durationSchema]())
+	registry.RegisterTypeAlias(reflect.TypeFor[api.Amounts](), reflect.TypeFor[map[string]int64]())
 	format := huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: json.Unmarshal}
 	c := huma.Config{
 		OpenAPI: &huma.OpenAPI{

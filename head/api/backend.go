@@ -62,6 +62,8 @@ type Backend interface {
 	// Measures is what /metrics tells.
 	Measures(ctx context.Context) (Measures, error)
 
+	QueueBackend
+
 	// Writes.
 	Submit(ctx context.Context, spec api.JobSpec, key Idempotency) (Made, error)
 	// Stop with a grace of 0 takes the job's own; whoever wants none gives a nanosecond.
@@ -105,4 +107,36 @@ type Backend interface {
 	Ready(ctx context.Context) error
 	// TokenRole answers for a presented bearer token: role admin or viewer, or "".
 	TokenRole(token string) string
+}
+
+// QueueBackend is what handlers need of tenants, queues and what else is declared, and of
+// the verbs by which a job waits.
+type QueueBackend interface {
+	Queues(ctx context.Context) ([]api.QueueStatus, uint64, error) // by name
+	// PutQueues replaces tenants and queues, as one change.
+	PutQueues(ctx context.Context, r api.QueuesRequest) error
+	// PauseQueue with an empty reason lets work start again.
+	PauseQueue(ctx context.Context, name, reason string) error
+	// QueueOrder is what waits, in its order; an empty name is all.
+	QueueOrder(ctx context.Context, name string) ([]api.OrderRow, uint64, error)
+	// Usage by tenant, queue or user; a zero time is the beginning.
+	Usage(ctx context.Context, by string, since time.Time) ([]api.UsageRow, uint64, error)
+	// Outlook says what would become of a job, and changes nothing.
+	Outlook(ctx context.Context, spec api.JobSpec) (api.Outlook, error)
+
+	Declared(ctx context.Context) (api.Declared, error)
+	PutReservation(ctx context.Context, r api.ReservationRequest) error
+	RemoveReservation(ctx context.Context, name string, version uint64) error
+	PutCapacity(ctx context.Context, r api.CapacityRequest) error
+	RemoveCapacity(ctx context.Context, name string, version uint64) error
+	PutTopology(ctx context.Context, r api.TopologyRequest) error
+	PutLinks(ctx context.Context, r api.LinksRequest) error
+
+	HoldJob(ctx context.Context, job, reason string) (api.Job, error)
+	ReleaseJob(ctx context.Context, job, reason string) (api.Job, error)
+	// SuspendJob answers at once; a deadline of 0 waits for a checkpoint as long as it takes.
+	SuspendJob(ctx context.Context, job string, deadline time.Duration, reason string) (api.Job, error)
+	ResumeJob(ctx context.Context, job, reason string) (api.Job, error)
+	Requeue(ctx context.Context, job string, key Idempotency) (Made, error)
+	EditJob(ctx context.Context, job string, r api.EditRequest) (api.Job, error)
 }

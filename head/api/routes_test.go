@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write the golden files")
 func target(row access.Route) string {
 	path := strings.NewReplacer(
 		"{$}", "", "{file}", "style.css", "{rank}", "0", "{run}", "digits", "{step}", "40", "{kind}", "job", "{id...}", "digits-7f3k",
-		"{hash}", packageHash,
+		"{hash}", packageHash, "{name}", "nlp",
 	).Replace(row.Pattern)
 	switch {
 	case strings.Contains(path, "placement-groups/"):
@@ -45,10 +45,12 @@ func bodyFor(row access.Route) string {
 		return `{"ranks":2}`
 	case row.Kind == access.Upload:
 		return "archive"
+	case row.Pattern == "/api/v1/jobs" && row.Method == http.MethodPost, row.Pattern == "/api/v1/outlook":
+		return `{"name":"new","command":["true"]}`
+	case row.Method == http.MethodPut || row.Method == http.MethodPatch:
+		return "{}"
 	case row.Method != http.MethodPost || row.Kind != access.API:
 		return ""
-	case row.Pattern == "/api/v1/jobs":
-		return `{"name":"new","command":["true"]}`
 	case row.Pattern == "/api/v1/placement-groups":
 		return `{"bundles":[{"cpu":1000}]}`
 	case strings.HasSuffix(row.Pattern, "/signal"):

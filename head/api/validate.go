@@ -134,6 +134,12 @@ func (c *checks) job(j api.JobSpec) error {
 	} else if r := j.Resources; b != "" && r.GPUs == 0 && r.Share == 0 && j.PlacementGroup == "" && j.Hosts == nil {
 		c.add("/numaBinding", "binds each rank to the CPUs near its GPU, and the ranks ask for none; ask for one each (--gpus 1), or leave it out")
 	}
+	if len(j.Data) > maxLabels {
+		c.add("/data", "has %d labels; the limit is %d", len(j.Data), maxLabels)
+	}
+	for i, d := range j.Data {
+		c.text("/data/"+strconv.Itoa(i), d, maxLabel)
+	}
 	c.kind(j.Kind)
 	c.natural("/ranks", j.Ranks, maxRanks)
 	c.sizes(j.Sizes)

@@ -85,8 +85,6 @@ func (v *checker) wishes(s *api.GroupSpec) {
 			v.add(pointer, "is not supported")
 		}
 	}
-	refuse(!s.Deadline.IsZero(), "/deadline")
-	refuse(s.MaxWait != 0, "/maxWait")
 	refuse(len(s.Roles) > 0 || s.Min != 0, "/roles")
 }
 
@@ -109,6 +107,12 @@ func (v *checker) level(s *api.GroupSpec) {
 func (v *checker) times(s *api.GroupSpec) {
 	if s.TimeLimit < 0 {
 		v.add("/timeLimit", "%s: a time limit is positive", time.Duration(s.TimeLimit))
+	}
+	if s.MaxWait < 0 {
+		v.add("/maxWait", "%s: a wait cannot be negative", s.MaxWait)
+	}
+	if y := s.Deadline.Year(); !s.Deadline.IsZero() && (y < 2000 || y > 9999) {
+		v.add("/deadline", "the year %d: a deadline is a time as 2030-05-01T12:00:00Z", y)
 	}
 	switch {
 	case s.Estimate < 0:

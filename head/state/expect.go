@@ -46,19 +46,21 @@ func (t *tx) past(j *Job, g *Group) {
 	}
 }
 
-// expect is how long a group is expected to hold what it asks for: as it says itself, else
-// what nine of ten of the last runs of that name needed at most, else a day.
-func (t *tx) expect(g *Group) int64 {
+func (t *tx) expect(g *Group) int64 { return int64(t.Expect(g)) }
+
+// Expect is how long a group would be expected to hold what it asks for: as it says itself,
+// else what nine of ten of the last runs of that name needed at most, else a day.
+func (v *View) Expect(g *Group) time.Duration {
 	switch {
 	case g.Spec.Estimate > 0:
-		return int64(g.Spec.Estimate)
+		return g.Spec.Estimate.D()
 	case g.Spec.TimeLimit > 0:
-		return int64(g.Spec.TimeLimit)
+		return g.Spec.TimeLimit.D()
 	}
-	p := first[Past](t.txn, tPast, "id", pastID(g.Spec.Tenant, g.User, g.Spec.Name))
+	p := first[Past](v.txn, tPast, "id", pastID(g.Spec.Tenant, g.User, g.Spec.Name))
 	if p == nil || len(p.Ran) == 0 {
-		return int64(defaultExpect)
+		return defaultExpect
 	}
 	ran := slices.Sorted(slices.Values(p.Ran))
-	return ran[(len(ran)*9+9)/10-1] // the nearest rank
+	return time.Duration(ran[(len(ran)*9+9)/10-1]) // the nearest rank
 }
