@@ -54,10 +54,18 @@ type heirloom struct {
 	Ready warm.Ready `json:"ready"`
 }
 
+// A spare must keep its main goroutine on the main thread, and only from here on is that
+// certain: once main runs, a busy machine may move it before it locks anything.
+func init() {
+	if n := len(os.Args); n >= 3 && os.Args[0] == "troupe-shim" && os.Args[n-2] == modeSpare {
+		lockThread()
+	}
+}
+
 // spareMain serves as a spare until it is adopted or the agent hangs up.
 func spareMain(path string) error {
 	// PDEATHSIG of the forkserver means the end of the thread that is its parent, the main
-	// one; and only an exec on that thread leaves it alive.
+	// one; and only an exec on that thread leaves it alive: see init.
 	lockThread()
 	small()
 	closeOnExec()
