@@ -289,7 +289,9 @@ func (x *alloc) launch(ctx context.Context, want *wire.Alloc) error {
 		Orphan: unit.Duration(orphan), Owner: want.Owner, Bus: x.a.accessPath(),
 	}
 	x.claim()
-	x.cfg.Warm = x.a.warmConfig(want.Tenant)
+	if x.cfg.Warm = x.a.warmConfig(want.Tenant); x.cfg.Warm != nil {
+		x.cfg.Warm.Run, x.cfg.Warm.Work = want.Run, x.workDir()
+	}
 	spare := x.takeSpare(ctx, want)
 	if spare != nil {
 		x.cfg.Cookie = spare.Cookie() // which its forkserver carries

@@ -117,7 +117,7 @@ func (a *Agent) warmConfig(tenant string) *shim.WarmConfig {
 // want has a spare for the next job like one that has ended. What is there and fits stays.
 func (s *spares) want(sp *warm.Spec) {
 	store := warm.NewStore(filepath.Join(s.a.StateDir, warmFile))
-	if l := store.Get(sp.Program, sp.Command.Name(sp.Dir)); !l.Worked {
+	if l := store.Get(sp.Program, sp.Name()); !l.Worked {
 		return // its ranks were not forked either
 	}
 	s.mu.Lock()
@@ -168,7 +168,7 @@ func (s *spares) specOf(o *wire.WarmOrder) *warm.Spec {
 	if !ok || warm.Threads(sp.Env) != "" && runtime.NumCPU() > 1 {
 		return nil
 	}
-	l := warm.NewStore(filepath.Join(s.a.StateDir, warmFile)).Get(sp.Program, sp.Command.Name(sp.Dir))
+	l := warm.NewStore(filepath.Join(s.a.StateDir, warmFile)).Get(sp.Program, sp.Name())
 	if !l.Torch && !warm.Mentions(sp.Command.Script, sp.Dir) {
 		return nil
 	}
@@ -211,7 +211,7 @@ func (s *spares) haveLocked(sp *warm.Spec) {
 			s.useless = s.useless || s.cur == c
 			s.mu.Unlock()
 		} else if !over(c) {
-			s.a.Logger.Info("a spare forkserver is ready", "script", sp.Command.Name(sp.Dir), "memory", c.RSS())
+			s.a.Logger.Info("a spare forkserver is ready", "script", sp.Name(), "memory", c.RSS())
 		}
 		<-c.Ended
 		s.clear(c)

@@ -64,11 +64,11 @@ func (f *forkserver) run() {
 	f.mu.Unlock()
 	close(f.done)
 	if err != nil {
-		log.Printf("no forkserver for %s: %v", f.spec.Command.Name(f.spec.Dir), err)
+		log.Printf("no forkserver for %s: %v", f.spec.Name(), err)
 		f.stop()
 		return
 	}
-	log.Printf("forkserver ready for %s after %s: process %d, %d modules, %d MB", f.spec.Command.Name(f.spec.Dir),
+	log.Printf("forkserver ready for %s after %s: process %d, %d modules, %d MB", f.spec.Name(),
 		time.Since(begin).Round(time.Millisecond), f.process(), info.Modules, info.RSS>>20)
 	for _, m := range info.Missing {
 		log.Printf("forkserver: %s is left out: %s", m.Module, m.Reason)
@@ -79,7 +79,7 @@ func (f *forkserver) prepare() error {
 	if err := f.probe(); err != nil {
 		return err
 	}
-	known := f.w.store.Get(f.spec.Program, f.spec.Command.Name(f.spec.Dir))
+	known := f.w.store.Get(f.spec.Program, f.spec.Name())
 	order := &warm.Order{
 		Preload: warm.Preload, Learned: known.Modules, Dropped: known.Names(),
 		Script: f.spec.Command.Script, Safe: f.spec.SafePath(), Own: warm.Own(),

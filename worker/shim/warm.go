@@ -28,6 +28,22 @@ type WarmConfig struct {
 	Store string `json:"store,omitempty"` // file of what the node learned of scripts
 	// Tenant is part of what one forkserver may serve.
 	Tenant string `json:"tenant,omitempty"`
+	// Run and Work name a script of a package: its copy lies in a folder of the allocation,
+	// so its path is another one each time.
+	Run  string `json:"run,omitempty"`
+	Work string `json:"work,omitempty"`
+}
+
+// label is what a script of a package is remembered by, from job to job.
+func (c *WarmConfig) label(a *wire.AttemptSpec, cmd *warm.Command, dir string) string {
+	if a.Package == "" || c.Work == "" || cmd.Script == "" {
+		return ""
+	}
+	rel, err := filepath.Rel(c.Work, cmd.Name(dir))
+	if err != nil || !filepath.IsLocal(rel) {
+		return "" // not of the package
+	}
+	return "run " + c.Run + ": " + rel
 }
 
 // warmth is the shim's forkserver, and when to have one. It may be used from any
@@ -90,7 +106,9 @@ func WarmSpec(cfg *WarmConfig, a *wire.AttemptSpec, argv, env []string) (sp warm
 			return sp, "", false
 		}
 	}
-	return warm.Spec{Tenant: cfg.Tenant, UID: os.Getuid(), Program: program, Command: cmd, Dir: dir, Env: env}, "", true
+	return warm.Spec{
+		Tenant: cfg.Tenant, UID: os.Getuid(), Program: program, Command: cmd, Dir: dir, Env: env, Label: cfg.label(a, &cmd, dir),
+	}, "", true
 }
 
 // within is a path as seen from a folder.
@@ -184,7 +202,7 @@ func (w *warmth) choose(a *attempt, sp *warm.Spec) (f *forkserver, beside bool) 
 	if !w.forkable(sp) {
 		return nil, false
 	}
-	if l := w.store.Get(sp.Program, sp.Command.Name(sp.Dir)); l.Torch || warm.Mentions(sp.Command.Script, sp.Dir) {
+	if l := w.store.Get(sp.Program, sp.Name()); l.Torch || warm.Mentions(sp.Command.Script, sp.Dir) {
 		return w.begin(sp), false
 	}
 	return nil, false
@@ -194,7 +212,7 @@ func (w *warmth) choose(a *attempt, sp *warm.Spec) (f *forkserver, beside bool) 
 func (w *warmth) forkable(sp *warm.Spec) bool {
 	name := warm.Threads(sp.Env)
 	if name != "" && runtime.NumCPU() > 1 {
-		log.Printf("no forkserver for %s: numpy starts threads at import unless %s is 1", sp.Command.Name(sp.Dir), name)
+		log.Printf("no forkserver for %s: numpy starts threads at import unless %s is 1", sp.Name(), name)
 		return false
 	}
 	return true
@@ -273,7 +291,7 @@ func (w *warmth) learn(sp *warm.Spec, path string) {
 }
 
 func (w *warmth) update(sp *warm.Spec, change func(*warm.Learned)) {
-	if err := w.store.Update(sp.Program, sp.Command.Name(sp.Dir), time.Now().Unix(), change); err != nil {
+	if err := w.store.Update(sp.Program, sp.Name(), time.Now().Unix(), change); err != nil {
 		log.Printf("warm start: %v", err)
 	}
 }

@@ -164,3 +164,50 @@ func differences(want, got string) string {
 	}
 	return b.String()
 }
+
+// A script of a package is remembered from job to job, though its copy lies elsewhere each
+// time; one outside of it by its path.
+func TestPackagedScriptIsRemembered(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := func(run, rel, script string) string {
+		t.Helper()
+		work := t.TempDir()
+		dir := filepath.Join(work, rel)
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if !filepath.IsAbs(script) {
+			if err := os.WriteFile(filepath.Join(dir, script), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		argv := []string{python, script}
+		a := &wire.AttemptSpec{Package: "hash", WorkingDir: dir, Command: argv}
+		sp, why, ok := shim.WarmSpec(&shim.WarmConfig{Hook: "hook", Run: run, Work: work}, a, argv, []string{"PATH=/usr/bin"})
+		if !ok {
+			t.Fatal(why)
+		}
+		return sp.Name()
+	}
+	first := name("a", "src", "train.py")
+	if again := name("a", "src", "train.py"); again != first {
+		t.Errorf("%q, then %q", first, again)
+	}
+	outside := filepath.Join(t.TempDir(), "train.py")
+	if err := os.WriteFile(outside, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{first: true}
+	for _, n := range []string{name("b", "src", "train.py"), name("a", "", "train.py"), name("a", "src", "eval.py"), name("a", "src", outside)} {
+		if seen[n] {
+			t.Errorf("%q is of two scripts", n)
+		}
+		seen[n] = true
+	}
+	if !seen[outside] {
+		t.Errorf("%v", seen)
+	}
+}

@@ -17,6 +17,16 @@ type Spec struct {
 	Command Command  // Args: of whoever started it; they may differ
 	Dir     string   // working folder: modules may remember it
 	Env     []string // NAME=value of a rank
+	// Label is what its script is remembered by; empty: its path.
+	Label string `json:",omitempty"`
+}
+
+// Name is what the script is remembered by.
+func (s *Spec) Name() string {
+	if s.Label != "" {
+		return s.Label
+	}
+	return s.Command.Name(s.Dir)
 }
 
 // own are variables that differ between the ranks of a job, its attempts, or two jobs, and
