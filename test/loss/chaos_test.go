@@ -45,6 +45,7 @@ func TestChaosCut(t *testing.T) {
 	if testing.Short() {
 		return // the cut lasts long enough that a busy machine sees what happens within it
 	}
+	t.Parallel()
 	mayCut(t)
 	w := newWorld(t, []string{"--lease", "5s"}, "n1", "n2")
 	exe, err := os.Executable()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -77,6 +78,9 @@ func (w *world) ip(args ...string) {
 	}
 }
 
+// worlds counts those that were made: several may be there at once.
+var worlds atomic.Int32
+
 // newWorld makes the network and starts a head, with more options of its own; it skips
 // where namespaces cannot be made.
 func newWorld(t *testing.T, head []string, nodes ...string) *world {
@@ -92,7 +96,7 @@ func newWorld(t *testing.T, head []string, nodes ...string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, bin: bin, dir: dir, name: fmt.Sprintf("tl%d", os.Getpid()%100000)}
+	w := &world{t: t, bin: bin, dir: dir, name: fmt.Sprintf("tl%d%c", os.Getpid()%100000, 'a'+rune(worlds.Add(1)))}
 	probe := w.ns("probe")
 	if out, err := exec.Command("ip", "netns", "add", probe).CombinedOutput(); err != nil {
 		os.RemoveAll(dir)
