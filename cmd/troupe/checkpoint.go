@@ -209,6 +209,7 @@ func (a *app) printCheckpoint(d api.CheckpointDetail) {
 	line("cursor", "%s", m.Cursor)
 	line("config", "%s", m.Config)
 	line("frameworks", "%s", strings.Join(m.Frameworks, ", "))
+	line("mesh", "%s", meshText(m.Mesh))
 	_, _ = fmt.Fprintln(a.out)
 	t := table{head: []string{"RANK", "PART", "SIZE", "XXH3-128", "PATH"}, right: map[int]bool{0: true, 2: true}}
 	for _, f := range m.Files {
@@ -275,6 +276,15 @@ func (a *app) checkpointVerify() *cobra.Command {
 	}
 	v.Flags().BoolVar(&deep, "deep", true, "read every byte and compare digests; without it the manifest alone")
 	return v
+}
+
+// meshText is a device mesh as dp=2 tp=4.
+func meshText(mesh []api.MeshDim) string {
+	parts := make([]string, len(mesh))
+	for i, d := range mesh {
+		parts[i] = fmt.Sprintf("%s=%d", d.Name, d.Size)
+	}
+	return strings.Join(parts, " ")
 }
 
 // verifyStep has a node read the step, or its manifest alone.

@@ -59,8 +59,10 @@ type Manifest struct {
 	// Metrics are numbers that ranks gave with the step, sorted by name, each once: what
 	// the lowest rank that names it said. Absent when there are none.
 	Metrics []wire.Metric `json:"metrics,omitempty"`
-	Bytes   int64         `json:"bytes"` // sum of all lengths
-	Files   []File        `json:"files"` // sorted by path
+	// Mesh is the device mesh of the ranks, outermost first. Absent when none was given.
+	Mesh  []wire.MeshDim `json:"mesh,omitempty"`
+	Bytes int64          `json:"bytes"` // sum of all lengths
+	Files []File         `json:"files"` // sorted by path
 }
 
 // File is one file of a step.
@@ -125,6 +127,9 @@ func Build(reports []wire.Prepared, parent *int64) (data []byte, digest string, 
 		if err := m.addNotes(r); err != nil {
 			return nil, "", err
 		}
+		if !slices.Equal(r.Mesh, byRank[0].Mesh) {
+			return nil, "", badReports("ranks 0 and %d differ: device mesh %s and %s", i, meshText(byRank[0].Mesh), meshText(r.Mesh))
+		}
 		if len(m.Files)+len(r.Files) > MaxFiles {
 			return nil, "", badReports("more than %d files; write fewer, larger files", MaxFiles)
 		}
@@ -134,7 +139,7 @@ func Build(reports []wire.Prepared, parent *int64) (data []byte, digest string, 
 	}
 	slices.Sort(m.Frameworks)
 	m.Frameworks = slices.Compact(m.Frameworks)
-	m.Metrics = metricsOf(byRank)
+	m.Metrics, m.Mesh = metricsOf(byRank), byRank[0].Mesh
 	sort.Slice(m.Files, func(i, j int) bool {
 		a, b := m.Files[i], m.Files[j]
 		return a.Path < b.Path || a.Path == b.Path && a.Rank < b.Rank
@@ -250,6 +255,9 @@ func (m *Manifest) check() error {
 		return errors.New("frameworks are not sorted")
 	}
 	if err := checkMetrics(m.Metrics); err != nil {
+		return err
+	}
+	if err := checkMesh(m.Mesh, m.World); err != nil {
 		return err
 	}
 	for i := 1; i < len(m.Frameworks); i++ {

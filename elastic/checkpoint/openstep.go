@@ -283,7 +283,7 @@ func answer(p wire.Prepared, state, reason string) wire.Verdict {
 // sameReport compares what ends up in a manifest; the order of files does not.
 func sameReport(a, b wire.Prepared) bool {
 	if a.Dir != b.Dir || a.World != b.World || a.Cursor != b.Cursor || a.Config != b.Config ||
-		a.Frameworks != b.Frameworks || !slices.Equal(a.Metrics, b.Metrics) || len(a.Files) != len(b.Files) {
+		a.Frameworks != b.Frameworks || !slices.Equal(a.Metrics, b.Metrics) || !slices.Equal(a.Mesh, b.Mesh) || len(a.Files) != len(b.Files) {
 		return false
 	}
 	if slices.Equal(a.Files, b.Files) {

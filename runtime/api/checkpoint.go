@@ -10,21 +10,29 @@ type CheckpointDetail struct {
 
 // Manifest is manifest.json of a step.
 type Manifest struct {
-	Format     string         `json:"format"`
-	Version    int64          `json:"version"`
-	Self       string         `json:"self"`
-	Run        string         `json:"run"`
-	Step       int64          `json:"step"`
-	Generation uint64         `json:"generation"`
-	Life       string         `json:"life"`
-	World      int64          `json:"world"`
-	Parent     *int64         `json:"parent"`
-	Cursor     string         `json:"cursor"`
-	Config     string         `json:"config"`
-	Frameworks []string       `json:"frameworks"`
-	Metrics    []Metric       `json:"metrics,omitempty"`
-	Bytes      int64          `json:"bytes"`
-	Files      []ManifestFile `json:"files"`
+	Format     string   `json:"format"`
+	Version    int64    `json:"version"`
+	Self       string   `json:"self"`
+	Run        string   `json:"run"`
+	Step       int64    `json:"step"`
+	Generation uint64   `json:"generation"`
+	Life       string   `json:"life"`
+	World      int64    `json:"world"`
+	Parent     *int64   `json:"parent"`
+	Cursor     string   `json:"cursor"`
+	Config     string   `json:"config"`
+	Frameworks []string `json:"frameworks"`
+	Metrics    []Metric `json:"metrics,omitempty"`
+	// Mesh is the device mesh that the ranks gave, outermost first; absent when none was.
+	Mesh  []MeshDim      `json:"mesh,omitempty"`
+	Bytes int64          `json:"bytes"`
+	Files []ManifestFile `json:"files"`
+}
+
+// MeshDim is one dimension of a device mesh.
+type MeshDim struct {
+	Name string `json:"name"`
+	Size int64  `json:"size"`
 }
 
 // Metric is one number that ranks gave with a step.

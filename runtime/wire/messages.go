@@ -346,6 +346,8 @@ type Prepared struct {
 	Config     string         `json:"config,omitempty"` // configuration digest
 	Frameworks string         `json:"frameworks,omitempty"`
 	Metrics    []Metric       `json:"metrics,omitempty"` // sorted by name, each once
+	// Mesh is the device mesh of the whole world, outermost first; all ranks give the same.
+	Mesh []MeshDim `json:"mesh,omitempty"`
 	// Abandoned says why this rank gives the step up; then it prepared nothing and the
 	// step is dropped for all ranks, so that none waits for it.
 	Abandoned string `json:"abandoned,omitempty"`
@@ -361,6 +363,12 @@ type PreparedFile struct {
 	Length int64  `json:"length"`
 	Digest string `json:"digest"` // hex xxh3-128
 	Part   string `json:"part"`   // model, optimizer, scheduler, rng, data, other
+}
+
+// MeshDim is one dimension of a device mesh, as dp of 2.
+type MeshDim struct {
+	Name string `json:"name"`
+	Size int64  `json:"size"`
 }
 
 // Metric is one number that a rank gave with a step, for retention by the best.

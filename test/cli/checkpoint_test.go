@@ -68,7 +68,8 @@ func TestCheckpointCommands(t *testing.T) {
 	refused(66, `no checkpoint "saver step 12"`, "checkpoint", "get", "saver", "12")
 	refused(66, `no checkpoint "saver step 30" of generation 7`, "checkpoint", "get", "saver", "30", "--generation", "0.7")
 
-	if out := h.want(0, "checkpoint", "get", "saver", "30").out; !strings.Contains(out, "rank-1/count.json") || !strings.Contains(out, "parent       step 25 of generation 1.1") {
+	if out := h.want(0, "checkpoint", "get", "saver", "30").out; !strings.Contains(out, "rank-1/count.json") || !strings.Contains(out, "parent       step 25 of generation 1.1") ||
+		!strings.Contains(out, "mesh         dp=2 tp=1") {
 		t.Error(out)
 	}
 	is(`saver

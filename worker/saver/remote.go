@@ -10,6 +10,7 @@ import (
 
 	"github.com/troupe-runtime/troupe/elastic/checkpoint"
 	"github.com/troupe-runtime/troupe/elastic/checkpoint/store"
+	"github.com/troupe-runtime/troupe/runtime/disk"
 	"github.com/troupe-runtime/troupe/worker/shim"
 )
 
@@ -150,6 +151,10 @@ func fetch(ctx context.Context, fsys checkpoint.FS, req *shim.SaverRequest, rep 
 		return err
 	}
 	if err := judge(v, rep); err != nil || rep.Finding != "" {
+		return err
+	}
+	// Ranks look there for what is told of the step beside its files.
+	if err := disk.WriteFileAtomic(fsys, path.Join(folder, checkpoint.ManifestFile), data, 0o644); err != nil {
 		return err
 	}
 	rep.Path = folder

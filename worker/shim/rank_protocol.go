@@ -1,6 +1,10 @@
 package shim
 
-import "os"
+import (
+	"os"
+
+	"github.com/troupe-runtime/troupe/runtime/wire"
+)
 
 // RankRequest is one frame from a rank (the Python helper, a Go actor host) to the
 // shim's rank socket, $TROUPE_SOCKET. Each request gets exactly one RankReply, in
@@ -11,7 +15,7 @@ import "os"
 //	resume                         → path, step (step -1: from scratch); waits until every share is verified
 //	begin    step, timeoutMs       → path (…/rank-<r>, made), shared (…/shared, made); like buffer it
 //	                                 waits while what this rank staged before is written
-//	prepare  step, files, cursor, metrics… → when files and folders are durable and hashed
+//	prepare  step, files, cursor, mesh, metrics… → when files and folders are durable and hashed
 //	buffer   size, buffer, timeoutMs → buffer, size: the rank's shared memory. If it is not the one
 //	                                 that the rank says it has, its descriptor comes with the frame
 //	                                 (SCM_RIGHTS)
@@ -41,6 +45,7 @@ type RankRequest struct {
 	Size       int64              `json:"size,omitempty"`
 	Buffer     string             `json:"buffer,omitempty"`
 	Metrics    map[string]float64 `json:"metrics,omitempty"`
+	Mesh       []wire.MeshDim     `json:"mesh,omitempty"` // device mesh, outermost first
 }
 
 // RankFile names one file of a step, relative to the step's directory

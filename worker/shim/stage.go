@@ -78,9 +78,15 @@ func (rc *rankConn) stage(req *RankRequest) *RankReply {
 	return rep
 }
 
+// maxMesh is how many dimensions a device mesh may have; the manifest takes no more.
+const maxMesh = 16
+
 func tooLong(req *RankRequest) *RankReply {
 	if len(req.Cursor) > maxText || len(req.Config) > maxText || len(req.Frameworks) > maxText {
 		return refuse("usage", "cursor, config and frameworks may have %d bytes each", maxText)
+	}
+	if len(req.Mesh) > maxMesh {
+		return refuse("usage", "the device mesh has %d dimensions, %d are the most", len(req.Mesh), maxMesh)
 	}
 	return nil
 }
@@ -149,7 +155,7 @@ func (s *shim) preparedOf(a *attempt, req *RankRequest, sr SaverRequest, rep Sav
 	p := &wire.Prepared{
 		Alloc: s.cfg.Alloc, Run: s.cfg.Run, Generation: sr.Generation, Step: req.Step, Rank: sr.Rank,
 		World: a.spec.World, Dir: rep.Dir, Cursor: req.Cursor, Config: req.Config, Frameworks: req.Frameworks,
-		Metrics: sortedMetrics(req.Metrics),
+		Metrics: sortedMetrics(req.Metrics), Mesh: req.Mesh,
 	}
 	for _, f := range rep.Files {
 		p.Files = append(p.Files, wire.PreparedFile{Path: f.Path, Length: f.Length, Digest: f.Digest, Part: f.Part})

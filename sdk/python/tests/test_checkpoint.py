@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 from collections.abc import Callable
@@ -288,6 +289,46 @@ def test_added_link_is_refused(shim: FakeShim, as_rank: Callable[[], None]) -> N
     with pytest.raises(troupe.CheckpointError, match="cannot be found"), troupe.checkpoint(10) as ck:
         ck.add(ck.dcp_path / "missing", "data")
     assert shim.ops()[-1] == "abort"
+
+
+class Mesh:
+    """What torch's DeviceMesh has."""
+
+    mesh_dim_names = ("dp",)
+    shape = (1,)
+
+
+@pytest.mark.parametrize("mesh", [{"dp": 1}, Mesh()])
+def test_mesh_goes_along(shim: FakeShim, as_rank: Callable[[], None], mesh: object) -> None:
+    as_rank()
+    with troupe.checkpoint(10) as ck:
+        write(ck.path, "model.pt")
+        ck.mesh = mesh
+    assert shim.last("prepare")["mesh"] == [{"name": "dp", "size": 1}]
+
+
+@pytest.mark.parametrize("mesh", [{}, {"dp": 3}, {"dp": 1, "tp": True}, {"dp": 0}, {1: 1}, "dp", 1, object()])
+def test_mesh_must_hold_the_world(shim: FakeShim, as_rank: Callable[[], None], mesh: object) -> None:
+    as_rank()
+    with pytest.raises(troupe.CheckpointError, match="mesh"), troupe.checkpoint(10) as ck:
+        write(ck.path, "model.pt")
+        ck.mesh = mesh
+
+
+def test_mesh_of_the_step_to_load(
+    as_rank: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_rank()
+    monkeypatch.setattr(troupe.context.session(), "resume", lambda: (tmp_path, 10))
+    with pytest.raises(troupe.TroupeError, match="manifest"):
+        troupe.resume_mesh()
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(json.dumps({"mesh": [{"name": "tp", "size": 2}, {"name": "dp", "size": 3}]}))
+    assert list((troupe.resume_mesh() or {}).items()) == [("tp", 2), ("dp", 3)]
+    manifest.write_text("{}")
+    assert troupe.resume_mesh() is None
+    monkeypatch.setattr(troupe.context.session(), "resume", lambda: (None, -1))
+    assert troupe.resume_mesh() is None
 
 
 @pytest.mark.parametrize("cursor", [float("nan"), {1}, object(), "x" * 5_000])

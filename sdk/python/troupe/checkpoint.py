@@ -11,6 +11,7 @@ import errno
 import math
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _log
@@ -101,6 +102,8 @@ class Checkpoint:
         cursor: position in the data, any JSON value that does not depend on the number
             of ranks; at most 4 KiB as JSON.
         config: digest of the run's configuration.
+        mesh: device mesh of the whole run, as ``{"dp": 2, "tp": 4}``, outermost first, or a
+            torch ``DeviceMesh`` with names; the same on all ranks. See resume_mesh().
         committed: True after the ``with`` when the step is committed.
         reason: why it is not.
         asynchronous: True when the ``with`` ends before the step is decided.
@@ -118,6 +121,7 @@ class Checkpoint:
         self.step = step
         self.cursor: Any = None
         self.config = ""
+        self.mesh: Any = None
         self.committed = False
         self.reason = ""
         self.hash_seconds = 0.0
@@ -329,6 +333,8 @@ class Checkpoint:
             request["cursor"] = cursor
         if self.config:
             request["config"] = self.config
+        if self.mesh is not None:
+            request["mesh"] = _mesh(self.mesh, self._session.identity.world)
         metrics = {n: v for n, v in self._session.reported.items() if _metric_name(n)} | self._metrics
         if metrics:
             request["metrics"] = dict(list(metrics.items())[-MAX_METRICS:])
@@ -414,6 +420,25 @@ def file_name(name: str, part: str) -> None:
 def _known(part: str) -> None:
     if part not in PARTS:
         raise CheckpointError(f"part {part!r} is none of {', '.join(PARTS)}")
+
+
+def _mesh(mesh: Any, world: int) -> list[dict[str, Any]]:
+    """Return a device mesh as it goes into the manifest."""
+    names: Any
+    if isinstance(mesh, Mapping):
+        names, sizes = list(mesh), list(mesh.values())
+    else:  # torch's own, which is not imported for this
+        names, sizes = getattr(mesh, "mesh_dim_names", None), list(getattr(mesh, "shape", ()))
+    whole = names and len(names) == len(sizes) and all(type(n) is int and n > 0 for n in sizes)
+    if not whole or not all(isinstance(n, str) for n in names):
+        raise CheckpointError(
+            f"the device mesh is {mesh!r}: names and sizes are wanted, as {{'dp': 2, 'tp': 4}}"
+        )
+    if math.prod(sizes) != world:
+        raise CheckpointError(
+            f"the device mesh {mesh!r} holds {math.prod(sizes)} ranks, the world has {world}"
+        )
+    return [{"name": n, "size": s} for n, s in zip(names, sizes, strict=True)]
 
 
 def _metric_name(name: str) -> bool:

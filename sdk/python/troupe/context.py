@@ -179,6 +179,27 @@ def resume_point() -> Path | None:
     return session().resume()[0]
 
 
+def resume_mesh() -> dict[str, int] | None:
+    """Return the device mesh that the step to load was saved with, outermost first.
+
+    It is what the ranks gave as ``ck.mesh``. None without a step to load, and where none
+    was given. Waits as resume_point() does.
+
+    Raises:
+        TroupeError: the step's manifest cannot be read.
+    """
+    import json
+
+    point = resume_point()
+    if point is None:
+        return None
+    try:
+        mesh = json.loads((point / "manifest.json").read_text()).get("mesh")
+        return {d["name"]: int(d["size"]) for d in mesh} if mesh else None
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as e:
+        raise TroupeError(f"the manifest of {point} cannot be read: {e}") from e
+
+
 def report(**metrics: Any) -> None:
     """Send metrics now, in one round trip to the shim.
 
