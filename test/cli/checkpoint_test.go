@@ -125,7 +125,8 @@ func TestCheckpointCommands(t *testing.T) {
 	if out := h.want(0, "checkpoint", "adopt", "saver", filepath.Join(store, "saver")).out; !strings.Contains(out, "adopted     step 25, verified\n") || !strings.Contains(out, "the next attempt goes on from step 25") {
 		t.Error(out)
 	}
-	if out := h.want(0, append(run, "--checkpoint-store", store, "--", python, script, "40")...).out; !strings.Contains(out, "attempt 0 begins after step 25") {
+	if out := h.want(0, append(run, "--checkpoint-store", store, "--", python, script, "40")...).out; !strings.Contains(out, "attempt 0 begins after step 25") ||
+		strings.Count(out, "saved on {'dp': 2, 'tp': 1}") != 2 {
 		t.Error(out)
 	}
 }
