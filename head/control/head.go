@@ -77,6 +77,7 @@ type Timing struct {
 	LeaseService time.Duration
 	Orphan       time.Duration // default 10 min; embedded 5 s
 	Prepare      time.Duration // a step not prepared by all ranks is dropped; default 10 min
+	Replace      time.Duration // the place of a gang that lost a part is kept for it; default 10 min
 	Protect      time.Duration // what has just started is not preempted; default 1 min
 	Resend       time.Duration // desired state not taken is sent again; default 1 s
 }
@@ -97,6 +98,7 @@ func (t Timing) withDefaults() Timing {
 	def(&t.LeaseStrict, time.Minute)
 	def(&t.Orphan, 10*time.Minute)
 	def(&t.Prepare, 10*time.Minute)
+	def(&t.Replace, 10*time.Minute)
 	def(&t.Protect, time.Minute)
 	def(&t.Resend, time.Second)
 	return t

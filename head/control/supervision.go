@@ -189,7 +189,9 @@ func (h *Head) replace(ctx context.Context, v *state.View, job, why string) bool
 	if placement == nil && h.smaller(ctx, v, j, g, why) {
 		return true
 	}
-	_, ok := h.try(ctx, state.KindReleaseGroup, state.ReleaseGroup{Group: g.ID, Placement: placement, Why: why})
+	_, ok := h.try(ctx, state.KindReleaseGroup, state.ReleaseGroup{
+		Group: g.ID, Placement: placement, Why: why, Former: h.Clock.Now().Add(h.Timing.Replace).UnixNano(),
+	})
 	if ok {
 		h.keepOthers(ctx, v, g, placement)
 	}

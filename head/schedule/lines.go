@@ -174,6 +174,12 @@ func (p *profile) spans(l *line, ni int, out []span) []span {
 		}
 		changes = append(changes, happening{s.to, givesBack, s})
 	}
+	for i := range t.former {
+		if f := &t.former[i]; !f.opens(l.asker) {
+			state.takeOut(&f.stay)
+			changes = append(changes, happening{f.to, givesBack, &f.stay})
+		}
+	}
 	for i := range t.closed {
 		c := &t.closed[i]
 		if c.opens(l.asker) {

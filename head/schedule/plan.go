@@ -150,7 +150,8 @@ func (c *cycle) line() {
 // may be in the way of the other.
 func (c *cycle) planStarts() {
 	c.claims()
-	if len(c.claimed) > 0 || len(c.s.Reservations) > 0 {
+	kept := slices.ContainsFunc(c.order, func(r *Request) bool { return r.keepsFormer(c.now) })
+	if kept || len(c.claimed) > 0 || len(c.s.Reservations) > 0 {
 		c.profile()
 	}
 }

@@ -196,7 +196,11 @@ func (c *cycle) victimsFor(r *Request, d *demand, gone map[*Holder]bool) (out []
 		if !c.admittedWithout(r, d, vs) {
 			return nil
 		}
-		return placeLinked(c.withoutVictims(vs), d).spots
+		spots := placeLinked(c.withoutVictims(vs), d).spots
+		if spots == nil || !c.delaysNone(r, spots, vs) {
+			return nil
+		}
+		return spots
 	}
 	if len(all) == 0 || without(all) == nil {
 		return nil, nil, "it would not fit even after preempting everything that may be preempted for it"
@@ -338,6 +342,21 @@ func standingText(r, victim *api.GroupSpec) string {
 		return "guaranteed work before preemptible"
 	}
 	return fmt.Sprintf("priority %d over %d", r.Priority, victim.Priority)
+}
+
+// delaysNone: with victims gone the group could run there from now on without being in the
+// way of what is planned before it, reserved, or kept.
+func (c *cycle) delaysNone(r *Request, spots []spot, vs []victim) bool {
+	p := c.times
+	if p == nil {
+		return true
+	}
+	p.trial = trial{group: r.ID, victims: map[string]int64{}}
+	for _, v := range whole(vs) {
+		p.trial.victims[v.h.Group] = v.keeps
+	}
+	defer func() { p.trial = trial{} }()
+	return p.allows(r, spots, p.now)
 }
 
 // admittedWithout says whether tenant and queue let the request be placed once victims have

@@ -20,9 +20,13 @@ type profile struct {
 	log   []int32 // nodes whose times changed, in order, for the lines to catch up
 
 	booked  []*booking
+	kept    []*Request // whose former places are kept
 	pools   *pools
 	entries map[string]*plannedStart // by group
 	alone   []int32                  // each node for itself
+
+	// trial is a preemption that is looked into.
+	trial trial
 
 	// scratch is the cluster with nothing to be had, in which nodes are put as they will be
 	// free, to be placed on.
@@ -32,11 +36,24 @@ type profile struct {
 	room        []int32 // by node; all zero between two uses
 }
 
+// trial sees the profile as if victims had left, and without what was planned for who they
+// leave for.
+type trial struct {
+	group   string
+	victims map[string]int64 // group → bundles that it keeps
+}
+
+func (t *trial) gone(s *stay) bool {
+	keeps, ok := t.victims[s.who.group]
+	return ok && s.bundle >= keeps
+}
+
 // nodeTimes is what happens on one node.
 type nodeTimes struct {
 	running []stay // holds what is not free now, until it ends
 	planned []stay // will hold some of what is free then
 	closed  []closure
+	former  []former // kept for groups that lost the rest of their placement
 }
 
 // stay is what one group holds of one node for a time.
@@ -48,6 +65,7 @@ type stay struct {
 	share    int64 // of the one device, in thousandths; 0: whole devices
 	bytes    int64 // of the one device
 	whole    bool  // nothing else is on the node meanwhile
+	bundle   int64 // which of a holder's
 }
 
 // occupant is who stays, for what people are told.
@@ -191,7 +209,7 @@ func (p *profile) holder(h *Holder) {
 		}
 		st := stay{
 			from: p.now, to: end, who: who, cpu: max(0, int64(b.CPU)), mem: max(0, int64(b.Memory)),
-			share: b.Share, bytes: max(0, int64(b.GPUMemory)), whole: h.Spec != nil && h.Spec.WholeNodes,
+			share: b.Share, bytes: max(0, int64(b.GPUMemory)), whole: h.Spec != nil && h.Spec.WholeNodes, bundle: int64(i),
 		}
 		n := p.free.nodes[ni]
 		for d := range n.gpus {
@@ -289,13 +307,24 @@ func (p *profile) state(ni int, at int64) *nodeState {
 	n := p.blank(ni)
 	t := &p.nodes[ni]
 	for i := range t.running {
-		if t.running[i].to <= at {
-			n.putBack(&t.running[i])
+		if s := &t.running[i]; s.to <= at || p.trial.gone(s) {
+			n.putBack(s)
 		}
 	}
 	for i := range t.planned {
-		if s := &t.planned[i]; s.from <= at && at < s.to {
+		if s := &t.planned[i]; s.from <= at && at < s.to && s.who.group != p.trial.group {
 			n.takeOut(s)
+		}
+	}
+	return n
+}
+
+// stateFor is state less what is kept for others than the request.
+func (p *profile) stateFor(r *Request, ni int, at int64) *nodeState {
+	n := p.state(ni, at)
+	for i := range p.nodes[ni].former {
+		if f := &p.nodes[ni].former[i]; at < f.to && !f.opens(r) {
+			n.takeOut(&f.stay)
 		}
 	}
 	return n
@@ -327,11 +356,11 @@ func (p *profile) window(ni int, from, to int64, r *Request) *nodeState {
 			return nil
 		}
 	}
-	n := p.state(ni, from)
+	n := p.stateFor(r, ni, from)
 	// What runs only gives back, so that free capacity is least where something begins.
 	for i := range t.planned {
-		if s := &t.planned[i]; from < s.from && s.from < to {
-			n.atMost(p.state(ni, s.from))
+		if s := &t.planned[i]; from < s.from && s.from < to && s.who.group != p.trial.group {
+			n.atMost(p.stateFor(r, ni, s.from))
 		}
 	}
 	return n

@@ -105,6 +105,10 @@ type Request struct {
 	// Claim is what it gets once the groups of Leaving have left; see Eviction.
 	Claim   []api.Placed
 	Leaving []string
+	// Former is what it held, as far as that is still well, before it lost the rest; until
+	// FormerUntil that is planned for it.
+	Former      []api.Placed
+	FormerUntil time.Time
 	// Keep lists nodes to prefer (the nodes of a gang that is re-placed after a loss).
 	Keep []string
 	// Avoid are nodes, by id, that the request does not take, with the reason; nil: none.

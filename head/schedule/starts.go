@@ -91,6 +91,12 @@ func (c *cycle) profile() *profile {
 		for i := range c.aside {
 			c.times.claimed(c.aside[i], c.mem.demandOf(c.aside[i].request, c.now))
 		}
+		for _, r := range c.order {
+			if r.keepsFormer(c.now) {
+				c.times.former(r, c.mem.demandOf(r, c.now))
+				c.lookAgain(r.FormerUntil)
+			}
+		}
 		c.timely = timely{
 			tooLong: map[timeKey]time.Duration{}, hopeless: map[timeKey]time.Duration{}, planned: map[string]int{}, line: map[string]int64{},
 		}
@@ -185,10 +191,11 @@ func (c *cycle) planStart(r *Request, d *demand) time.Time {
 // accessOf is equal for requests to which the same reservations are open and which use as
 // much of the same capacities.
 func (p *profile) accessOf(r *Request) string {
-	if len(p.booked) == 0 && len(r.Spec.Uses) == 0 && r.Spec.Reservation == "" {
+	if len(p.booked) == 0 && len(p.kept) == 0 && len(r.Spec.Uses) == 0 && r.Spec.Reservation == "" {
 		return ""
 	}
 	var b strings.Builder
+	p.formerAccess(&b, r)
 	for i := range p.booked {
 		if p.booked[i].serves(r) {
 			fmt.Fprintf(&b, "%d ", i)

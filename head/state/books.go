@@ -194,7 +194,7 @@ func (t *tx) place(g *Group, placement []api.Placed) error {
 		return err
 	}
 	g.Placed, g.State, g.PlacedAt, g.Index, g.Why = placed, api.GroupPlaced, t.now, t.index, ""
-	g.Claim, g.Leaving = nil, nil
+	g.Claim, g.Leaving, g.Former, g.FormerUntil = nil, nil, nil, 0
 	g.Begun, g.Since = t.now, 0
 	t.put(tGroup, g)
 	return nil

@@ -143,6 +143,9 @@ type ReleaseGroup struct {
 	Group     string       `json:"group"`
 	Placement []api.Placed `json:"placement,omitempty"` // where it fits at once
 	Why       string       `json:"why"`
+	// Former is until when what it held and is still well stays planned for it, should it
+	// wait; ns, 0: it does not.
+	Former int64 `json:"former,omitempty"`
 }
 
 // Facts are events that agents reported, in order.

@@ -156,6 +156,9 @@ func releaseGroup(t *tx, c ReleaseGroup) any {
 	}
 	w := *g
 	w.Keep = t.livingNodes(g)
+	if c.Former > t.now {
+		w.Former, w.FormerUntil = t.former(g), c.Former
+	}
 	t.unplace(&w)
 	w.State, w.Why, w.Index = api.GroupPending, c.Why, t.index
 	j := t.Job(g.Job)
@@ -177,6 +180,17 @@ func releaseGroup(t *tx, c ReleaseGroup) any {
 	}
 	t.movedAway(w.ID)
 	return nil
+}
+
+// former is what a group holds on nodes that take work.
+func (t *tx) former(g *Group) []api.Placed {
+	var out []api.Placed
+	for i, b := range g.Placed {
+		if n := t.Node(b.Node); n != nil && n.Schedulable() && !t.dirty(b) {
+			out = append(out, api.Placed{Bundle: int64(i), Node: b.Node, Devices: b.Devices})
+		}
+	}
+	return out
 }
 
 // movedAway ends the drains of the jobs of a group that has left its nodes.

@@ -96,6 +96,10 @@ type Group struct {
 	Waiting  int64          `json:"waiting,omitempty"` // since when a released group of hosts waits
 	Why      string         `json:"why,omitempty"`
 	Index    uint64         `json:"index"`
+	// Former is what it held and was still well when it lost the rest; it is planned for the
+	// group until FormerUntil, ns.
+	Former      []api.Placed `json:"former,omitempty"`
+	FormerUntil int64        `json:"formerUntil,omitempty"`
 	// Claim is where it goes once what Leaving names has left: nobody else may take it.
 	Claim   []api.Placed `json:"claim,omitempty"`
 	Leaving []string     `json:"leaving,omitempty"` // groups

@@ -64,6 +64,7 @@ func Request(v *state.View, g *state.Group, now int64) *schedule.Request {
 	r := &schedule.Request{
 		ID: g.ID, Name: Name(v, g), User: g.User, Spec: g.Spec, Seq: g.Seq, Since: at(g.Since),
 		Expect: time.Duration(max(0, g.Expect-g.Ran)), Claim: g.Claim, Leaving: g.Leaving, Keep: g.Keep, Avoid: Avoided(j, now),
+		Former: g.Former, FormerUntil: at(g.FormerUntil),
 	}
 	if g.Expect > 0 && r.Expect == 0 {
 		r.Expect = time.Second // it has held more than was expected, and is about to end

@@ -3,6 +3,7 @@ package cluster
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/troupe-runtime/troupe/head/state"
@@ -156,5 +157,35 @@ func TestGrowth(t *testing.T) {
 		if j.Evictions != 0 || len(j.Attempts) < 3 || j.Attempts[2].Failure != nil || len(j.Attempts[2].Ranks) != 2 {
 			t.Errorf("%d evictions, %d attempts", j.Evictions, len(j.Attempts))
 		}
+	})
+}
+
+// TestFormerPlace: a gang that lost a node, and fits nowhere, keeps the place of the rest of
+// it (P1): other work does not get it, preemptible work uses it and leaves when the node is
+// back, and the gang is whole again.
+func TestFormerPlace(t *testing.T) {
+	Run(t, Options{Nodes: four()[:2]}, func(c *Cluster) {
+		gang := important("gang", 4, 400)
+		gang.Checkpoint.Interval = "20steps"
+		id := c.Submit(gang)
+		c.WaitStep(id, 50, time.Minute)
+		lost := c.View().Job(id).Last().Ranks[3].Node
+		c.Node(lost).Kill()
+		c.WaitState(id, time.Minute, api.Queued)
+		other := c.Submit(NewSpec("other", 1, Script{Steps: 50, StepTime: 100 * ms}))
+		guest := c.Submit(preemptible("guest", 1, 100_000))
+		c.Wait("preemptible work uses it", 2*time.Minute, func(v *state.View) bool { return v.Job(guest).State == api.Running })
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if s := c.View().Job(other).State; s != api.Queued {
+			t.Errorf("other work is %s", s)
+		}
+		c.Node(lost).Boot()
+		c.WaitState(id, 5*time.Minute, api.Succeeded)
+		v := c.View()
+		if j := v.Job(id); len(j.Attempts) != 2 || v.Job(guest).Evictions != 1 {
+			t.Errorf("%d attempts, the guest was preempted %d times", len(j.Attempts), v.Job(guest).Evictions)
+		}
+		c.WaitState(other, 10*time.Minute, api.Succeeded)
 	})
 }

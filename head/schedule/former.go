@@ -1,0 +1,61 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A gang that lost a part of its placement, and found neither a replacement nor room for a
+// smaller size, has released everything and waits (P1). What it held and is still well is
+// planned for it for a while, so that the return of one node is enough: nobody takes it
+// but itself, and work that it may end again.
+
+// former is what one node keeps for a group.
+type former struct {
+	stay
+	request *Request
+}
+
+// opens: the group itself, and what would leave for it.
+func (f *former) opens(r *Request) bool {
+	if r.ID == f.request.ID {
+		return true
+	}
+	return r.Spec.Preemptible && standingOf(&r.Spec).compare(standingOf(&f.request.Spec)) < 0
+}
+
+// keepsFormer reports whether the former place of a request is still planned for it.
+func (r *Request) keepsFormer(now time.Time) bool {
+	return len(r.Former) > 0 && now.Before(r.FormerUntil)
+}
+
+// former puts into the profile what is kept for groups that lost their placement.
+func (p *profile) former(r *Request, d *demand) {
+	who := &occupant{group: r.ID, name: r.called(), from: p.now, ends: nanos(r.FormerUntil), assumed: "kept for it after a loss"}
+	for _, at := range r.Former {
+		ni, ok := p.at[at.Node]
+		c := d.classOf(int(at.Bundle))
+		if !ok || c == nil {
+			continue
+		}
+		sp := spot{node: ni, class: c}
+		for k := range p.free.nodes[ni].gpus {
+			if slices.Contains(at.Devices, p.free.nodes[ni].gpus[k].uuid) {
+				sp.devices = append(sp.devices, k)
+			}
+		}
+		p.nodes[ni].former = append(p.nodes[ni].former, former{stay: p.stayOf(sp, p.now, who.ends, who), request: r})
+	}
+	p.kept = append(p.kept, r)
+}
+
+// formerAccess tells requests apart to which the same is kept open.
+func (p *profile) formerAccess(b *strings.Builder, r *Request) {
+	for i, k := range p.kept {
+		if (&former{request: k}).opens(r) {
+			fmt.Fprintf(b, "k%d ", i)
+		}
+	}
+}
