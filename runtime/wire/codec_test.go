@@ -47,7 +47,7 @@ var messages = []any{
 	RankExit{},
 	Prepared{},
 	PreparedFile{},
-	Metric{},
+	Metric{}, MeshDim{},
 	Verdict{},
 	Task{},
 	TaskReply{},
