@@ -46,6 +46,7 @@ type jobFlags struct {
 	once                     bool
 	noWarm                   bool
 	spareNodes               int64
+	lendSpares               bool
 	role, runID              string // torchrun's
 	virtualLocal             bool
 	numaBinding              string
@@ -94,6 +95,7 @@ func (o *jobFlags) add(c *cobra.Command) {
 	f.DurationVar(&o.failureGrace, "failure-grace", 200*time.Millisecond, "`time`: what the other ranks get when one has failed")
 	o.shutdown = 30 * time.Second
 	f.Var((*span)(&o.shutdown), "shutdown-timeout", "`time`: between TERM and KILL at a stop")
+	f.BoolVar(&o.lendSpares, "lend-spares", false, "let preemptible work use the spare nodes until they are needed")
 	f.Int64Var(&o.spareNodes, "spare-nodes", 0, "`N`: nodes to hold beside those of the ranks; when one is lost its ranks start there at once")
 	f.BoolVar(&o.noWarm, "no-warm", false, noWarmHelp)
 	f.StringVar(&o.key, "idempotency-key", "", "`key`: a repeat under the same answers with the first job")
@@ -200,7 +202,7 @@ func (a *app) spec(ctx context.Context, c *cobra.Command, o *jobFlags, command [
 	if c.Flags().Changed("from-step") {
 		s.Checkpoint.FromStep = &o.from
 	}
-	s.NoWarm, s.SpareNodes = o.noWarm, o.spareNodes
+	s.NoWarm, s.SpareNodes, s.LendSpares = o.noWarm, o.spareNodes, o.lendSpares
 	s.FailureGrace, s.ShutdownTimeout = unit.Duration(o.failureGrace), unit.Duration(o.shutdown)
 	s.Role, s.RunID, s.VirtualLocalRank, s.NumaBinding = o.role, o.runID, o.virtualLocal, o.numaBinding
 	if s.Env, err = a.environment(o); err != nil {

@@ -19,6 +19,8 @@ const maxSpareNodes = 64
 // checkSpares: spare nodes belong to a gang that holds its own bundles.
 func checkSpares(s api.JobSpec, bad func(string, string, ...any)) {
 	switch {
+	case s.SpareNodes == 0 && s.LendSpares:
+		bad("/lendSpares", "there are no spare nodes to lend; set spareNodes")
 	case s.SpareNodes == 0:
 	case s.SpareNodes < 0 || s.SpareNodes > maxSpareNodes:
 		bad("/spareNodes", "%d: 0 to %d", s.SpareNodes, maxSpareNodes)
@@ -192,6 +194,10 @@ func (h *Head) keepSparesOf(ctx context.Context, job string) {
 	if g == nil || g.Job != j.ID || g.State != api.GroupPlaced {
 		return
 	}
+	if j.Spec.LendSpares {
+		h.lendSpares(ctx, v, j, g)
+		return
+	}
 	if placement, why := h.spares(v, j, g); why != "" {
 		h.try(ctx, state.KindSetSpares, state.SetSpares{Group: g.ID, Placement: placement, Why: why})
 	}
@@ -278,6 +284,11 @@ func sparesView(v *state.View, j *state.Job) *api.Spares {
 	for _, n := range g.SpareNodes() {
 		out.Nodes = append(out.Nodes, nodeName(v, n))
 	}
+	for _, p := range g.Lent {
+		if n := nodeName(v, p.Node); !slices.Contains(out.Nodes, n) {
+			out.Nodes, out.Lent = append(out.Nodes, n), true
+		}
+	}
 	if most, _ := perNode(g); int64(len(out.Nodes)) < out.Want {
 		out.Waits = fmt.Sprintf("a node without ranks of it and with room for %s", counted(most, "bundle"))
 	}
@@ -290,6 +301,9 @@ func sparesText(s *api.Spares) string {
 		return ""
 	case s.Waits != "":
 		return fmt.Sprintf(" It holds %d of %s and waits for %s.", len(s.Nodes), counted(int(s.Want), "spare node"), s.Waits)
+	}
+	if s.Lent {
+		return fmt.Sprintf(" %s are planned for it, and lent to work that it may end: %s.", counted(len(s.Nodes), "spare node"), strings.Join(s.Nodes, ", "))
 	}
 	return fmt.Sprintf(" It holds %s: %s.", counted(len(s.Nodes), "spare node"), strings.Join(s.Nodes, ", "))
 }

@@ -186,7 +186,7 @@ func (h *Head) replace(ctx context.Context, v *state.View, job, why string) bool
 		return false
 	}
 	placement := h.replacement(v, g)
-	if placement == nil && h.smaller(ctx, v, j, g, why) {
+	if placement == nil && len(g.Lent) == 0 && h.smaller(ctx, v, j, g, why) {
 		return true
 	}
 	_, ok := h.try(ctx, state.KindReleaseGroup, state.ReleaseGroup{

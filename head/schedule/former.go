@@ -33,7 +33,10 @@ func (r *Request) keepsFormer(now time.Time) bool {
 
 // former puts into the profile what is kept for groups that lost their placement.
 func (p *profile) former(r *Request, d *demand) {
-	who := &occupant{group: r.ID, name: r.called(), from: p.now, ends: nanos(r.FormerUntil), assumed: "kept for it after a loss"}
+	who := &occupant{group: r.ID, name: r.called(), from: p.now, ends: forever, assumed: "kept for it, should it lose a node"}
+	if !r.FormerUntil.IsZero() {
+		who.ends, who.assumed = nanos(r.FormerUntil), "kept for it after a loss"
+	}
 	for _, at := range r.Former {
 		ni, ok := p.at[at.Node]
 		c := d.classOf(int(at.Bundle))

@@ -150,7 +150,8 @@ func (c *cycle) line() {
 // may be in the way of the other.
 func (c *cycle) planStarts() {
 	c.claims()
-	kept := slices.ContainsFunc(c.order, func(r *Request) bool { return r.keepsFormer(c.now) })
+	kept := slices.ContainsFunc(c.order, func(r *Request) bool { return r.keepsFormer(c.now) }) ||
+		slices.ContainsFunc(c.s.Holders, func(h *Holder) bool { return len(h.Lent) > 0 })
 	if kept || len(c.claimed) > 0 || len(c.s.Reservations) > 0 {
 		c.profile()
 	}

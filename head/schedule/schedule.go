@@ -68,6 +68,8 @@ type Holder struct {
 	Sizes *api.Sizes
 	// Sized is since when it runs with its size; zero: it does not run, or is ending.
 	Sized time.Time
+	// Lent is planned for it, should it lose a node; what it may preempt uses it meanwhile.
+	Lent []api.Placed
 	// Fixed: it cannot leave in order, since other jobs run in it.
 	Fixed bool
 	// LeavingFor: it has been told to leave, for this group.

@@ -91,6 +91,12 @@ func (c *cycle) profile() *profile {
 		for i := range c.aside {
 			c.times.claimed(c.aside[i], c.mem.demandOf(c.aside[i].request, c.now))
 		}
+		for _, h := range c.s.Holders {
+			if len(h.Lent) > 0 && h.Spec != nil && len(h.Spec.Bundles) > 0 {
+				r := &Request{ID: h.Group, Name: h.Name, User: h.User, Spec: *h.Spec, Former: h.Lent}
+				c.times.former(r, newDemand(r, c.now))
+			}
+		}
 		for _, r := range c.order {
 			if r.keepsFormer(c.now) {
 				c.times.former(r, c.mem.demandOf(r, c.now))

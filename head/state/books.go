@@ -223,7 +223,7 @@ func (t *tx) unplace(g *Group) {
 	if g.Begun != 0 {
 		g.Ran += t.now - g.Begun
 	}
-	g.Placed, g.Begun, g.Since = nil, 0, t.now
+	g.Placed, g.Lent, g.Begun, g.Since = nil, nil, 0, t.now
 }
 
 // settle frees what is proven free: releasing holds that no live allocation uses,

@@ -100,6 +100,8 @@ type Group struct {
 	// group until FormerUntil, ns.
 	Former      []api.Placed `json:"former,omitempty"`
 	FormerUntil int64        `json:"formerUntil,omitempty"`
+	// Lent is where its spare bundles would stand: planned for it, and not held.
+	Lent []api.Placed `json:"lent,omitempty"`
 	// Claim is where it goes once what Leaving names has left: nobody else may take it.
 	Claim   []api.Placed `json:"claim,omitempty"`
 	Leaving []string     `json:"leaving,omitempty"` // groups

@@ -17,6 +17,8 @@ type SetSpares struct {
 	Group     string       `json:"group"`
 	Placement []api.Placed `json:"placement,omitempty"` // Bundle is not read
 	Why       string       `json:"why"`
+	// Lend: they are planned for the group and not held.
+	Lend bool `json:"lend,omitempty"`
 }
 
 // RankBundles are the bundles of a placed group that ranks use.
@@ -79,6 +81,13 @@ func setSpares(t *tx, c SetSpares) any {
 	w := *g
 	before := len(w.SpareNodes())
 	t.freeSpares(&w)
+	w.Lent = nil
+	if c.Lend {
+		w.Lent, w.Index = slices.Clone(c.Placement), t.index
+		t.put(tGroup, &w)
+		t.event("spares-changed", "job/"+j.ID, "%s", c.Why)
+		return nil
+	}
 	ranks := map[string]bool{}
 	for _, b := range w.Placed {
 		ranks[b.Node] = true

@@ -17,6 +17,7 @@ const (
 
 // price says what ending or shrinking a placed group would cost, and whether it can.
 func price(v *state.View, g *state.Group, x *schedule.Holder) {
+	x.Lent = g.Lent
 	for _, j := range v.JobsOf(g.ID) {
 		if j.State.Terminal() {
 			continue

@@ -93,7 +93,10 @@ type JobSpec struct {
 	RanksPerNode int64  `json:"ranksPerNode,omitempty"` // on each node, exactly; 0: whatever fits
 	// SpareNodes are held beside those of the ranks, as soon as there is room: when a node
 	// is lost its ranks start on one of them at once.
-	SpareNodes int64     `json:"spareNodes,omitempty"`
+	SpareNodes int64 `json:"spareNodes,omitempty"`
+	// LendSpares: the spare nodes are planned for the job and not held; work that it may
+	// preempt runs there until they are needed.
+	LendSpares bool      `json:"lendSpares,omitempty"`
 	Resources  Resources `json:"resources,omitzero"` // of each rank
 	Strategy   Strategy  `json:"strategy,omitempty"`
 

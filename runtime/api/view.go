@@ -118,6 +118,7 @@ type Spares struct {
 	Want  int64    `json:"want"`
 	Nodes []string `json:"nodes"`           // that it holds
 	Waits string   `json:"waits,omitempty"` // what it waits for to hold as many as it wants
+	Lent  bool     `json:"lent,omitempty"`  // preemptible work uses them meanwhile
 }
 
 // Placed is where one bundle stands.

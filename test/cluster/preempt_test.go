@@ -189,3 +189,38 @@ func TestFormerPlace(t *testing.T) {
 		c.WaitState(other, 10*time.Minute, api.Succeeded)
 	})
 }
+
+// TestLentSpare: a spare node that is lent works for preemptible jobs and for nobody else;
+// when a node of its job is lost, they save and leave, and the ranks start there.
+func TestLentSpare(t *testing.T) {
+	Run(t, Options{Nodes: four()[:3]}, func(c *Cluster) {
+		gang := important("gang", 4, 3000)
+		gang.Checkpoint.Interval, gang.SpareNodes, gang.LendSpares = "20steps", 1, true
+		id := c.Submit(gang)
+		c.WaitStep(id, 50, time.Minute)
+		v := c.Wait("a spare node is planned", time.Minute, func(v *state.View) bool { return len(v.Group(v.Job(id).Group).Lent) > 0 })
+		spare := v.Group(v.Job(id).Group).Lent[0].Node
+		other := c.Submit(NewSpec("other", 1, Script{Steps: 50, StepTime: 100 * ms}))
+		guest := c.Submit(preemptible("guest", 2, 100_000))
+		v = c.Wait("preemptible work uses it", 2*time.Minute, func(v *state.View) bool { return v.Job(guest).State == api.Running })
+		if at := v.Job(guest).Last().Ranks[0].Node; at != spare {
+			t.Errorf("the guest runs on %s, the spare node is %s", at, spare)
+		}
+		time.Sleep(90 * time.Second)
+		synctest.Wait()
+		v = c.View()
+		if s := v.Job(other).State; s != api.Queued {
+			t.Errorf("other work is %s", s)
+		}
+		lost := v.Job(id).Last().Ranks[3].Node
+		c.Node(lost).Kill()
+		v = c.Wait("its ranks run on the spare node", 3*time.Minute, func(v *state.View) bool {
+			j := v.Job(id)
+			return j.State == api.Running && len(j.Attempts) == 2
+		})
+		if !usesNode(v.Job(id).Last(), spare) || v.Job(guest).Evictions != 1 {
+			t.Errorf("it runs on %+v; the guest was preempted %d times", v.Job(id).Last().Ranks, v.Job(guest).Evictions)
+		}
+		c.WaitState(id, 20*time.Minute, api.Succeeded)
+	})
+}

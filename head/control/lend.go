@@ -1,0 +1,62 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/troupe-runtime/troupe/head/schedule"
+	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
+
+// Spare nodes that are lent are planned for a job and not held: work that may be ended for
+// it runs there meanwhile. When a node is lost the gang is placed on them, after whoever is
+// there has left.
+
+// lendSpares keeps the lent spare nodes of a job up to date.
+func (h *Head) lendSpares(ctx context.Context, v *state.View, j *state.Job, g *state.Group) {
+	most, ranks := perNode(g)
+	for node := range ranks {
+		if n := v.Node(node); n == nil || n.State != api.NodeReady {
+			return // what becomes of its ranks is decided first
+		}
+	}
+	var placement []api.Placed
+	in := map[string]bool{}
+	for _, p := range g.Lent {
+		if n := v.Node(p.Node); n != nil && n.Schedulable() && ranks[p.Node] == 0 && (in[p.Node] || int64(len(in)) < j.Spec.SpareNodes) {
+			in[p.Node] = true
+			placement = append(placement, p)
+		}
+	}
+	changed := len(placement) != len(g.Lent)
+	spec := g.Spec
+	spec.Strategy, spec.PerNode, spec.Bundles = api.StrictPack, 0, slices.Repeat(g.Spec.Bundles[:1], most)
+	for int64(len(in)) < j.Spec.SpareNodes {
+		s := h.snapshotOf(v)
+		for i := range s.Nodes {
+			if id := s.Nodes[i].ID; in[id] || ranks[id] > 0 {
+				s.Own(i).Ready = false
+			}
+		}
+		r := &schedule.Request{ID: g.ID + " spare", Name: j.ID, Spec: spec, Seq: v.Index() + 1, Avoid: h.avoided(v, j.ID)}
+		more, _ := planOne(s, r, h.Clock.Now())
+		if more == nil {
+			break
+		}
+		in[more[0].Node], changed = true, true
+		for _, p := range more {
+			placement = append(placement, api.Placed{Node: p.Node, Devices: p.Devices})
+		}
+	}
+	if !changed {
+		return
+	}
+	var names []string
+	for node := range in {
+		names = append(names, nodeName(v, node))
+	}
+	slices.Sort(names)
+	h.try(ctx, state.KindSetSpares, state.SetSpares{Group: g.ID, Placement: placement, Lend: true, Why: "lent meanwhile: " + strings.Join(names, ", ")})
+}
