@@ -20,7 +20,7 @@ const (
 // is. Pointers are relative to the list. capacities are the names of what a quota may count
 // beside gpu, gpu:MODEL, cpu and memory.
 func ValidateQueues(list []*api.Queue, capacities ...string) []api.FieldError {
-	v := &treeChecker{byName: map[string]*api.Queue{}, capacities: capacities}
+	v := &treeChecker{byName: map[string]*api.Queue{}, kids: map[string][]*api.Queue{}, capacities: capacities}
 	for i, q := range list {
 		if q == nil {
 			v.add(fmt.Sprintf("/%d", i), "nothing, where a tenant or queue belongs")
@@ -31,6 +31,7 @@ func ValidateQueues(list []*api.Queue, capacities ...string) []api.FieldError {
 			continue
 		}
 		v.byName[q.Name] = q
+		v.kids[q.Parent] = append(v.kids[q.Parent], q)
 	}
 	for i, q := range list {
 		at := fmt.Sprintf("/%d", i)
@@ -41,7 +42,7 @@ func ValidateQueues(list []*api.Queue, capacities ...string) []api.FieldError {
 	}
 	if len(v.errs) == 0 {
 		for i, q := range list {
-			v.promises(fmt.Sprintf("/%d", i), q, list)
+			v.promises(fmt.Sprintf("/%d", i), q)
 		}
 	}
 	return v.errs
@@ -50,6 +51,7 @@ func ValidateQueues(list []*api.Queue, capacities ...string) []api.FieldError {
 type treeChecker struct {
 	checker
 	byName     map[string]*api.Queue
+	kids       map[string][]*api.Queue
 	capacities []string
 }
 
@@ -185,51 +187,47 @@ func (v *treeChecker) rest(at string, q *api.Queue) {
 }
 
 // promises checks that nobody guarantees more than it was itself.
-func (v *treeChecker) promises(at string, q *api.Queue, list []*api.Queue) {
-	kids := map[string]int64{}
-	for _, k := range list {
-		if k.Parent == q.Name {
-			for _, of := range v.things(k, list, MaxQueueDepth) {
-				kids[of] = satAdd(kids[of], v.promised(k, of, list, MaxQueueDepth))
-			}
+func (v *treeChecker) promises(at string, q *api.Queue) {
+	sum := map[string]int64{}
+	for _, k := range v.kids[q.Name] {
+		for _, of := range v.things(k, MaxQueueDepth) {
+			sum[of] = satAdd(sum[of], v.promised(k, of, MaxQueueDepth))
 		}
 	}
-	for _, of := range sortedKeys(kids) {
-		have, limited := q.Limit.Get(of)
+	for _, of := range sortedKeys(sum) {
+		have, bound := q.Limit.Get(of)
 		word := "limited to"
 		if g, ok := q.Guaranteed.Get(of); ok {
-			have, limited, word = g, true, "guaranteed"
+			have, bound, word = g, true, "guaranteed"
 		}
-		if limited && kids[of] > have {
+		if bound && sum[of] > have {
 			v.add(at+"/guaranteed/"+escaped(of), "those below %s are guaranteed %s together, and it is %s %s itself; guarantee them less, or it more",
-				q.Name, quantity(of, kids[of]), word, quantity(of, have))
+				q.Name, quantity(of, sum[of]), word, quantity(of, have))
 		}
 	}
 }
 
 // promised is what is guaranteed to a node, or else to those below it.
-func (v *treeChecker) promised(q *api.Queue, of string, list []*api.Queue, deep int) int64 {
+func (v *treeChecker) promised(q *api.Queue, of string, deep int) int64 {
 	if g, ok := q.Guaranteed.Get(of); ok || deep == 0 {
 		return g
 	}
 	var sum int64
-	for _, k := range list {
-		if k.Parent == q.Name {
-			sum = satAdd(sum, v.promised(k, of, list, deep-1))
-		}
+	for _, k := range v.kids[q.Name] {
+		sum = satAdd(sum, v.promised(k, of, deep-1))
 	}
 	return sum
 }
 
 // things are what is guaranteed to a node or below it.
-func (v *treeChecker) things(q *api.Queue, list []*api.Queue, deep int) []string {
+func (v *treeChecker) things(q *api.Queue, deep int) []string {
 	var out []string
 	for _, a := range q.Guaranteed {
 		out = append(out, a.Of)
 	}
-	for _, k := range list {
-		if k.Parent == q.Name && deep > 0 {
-			out = append(out, v.things(k, list, deep-1)...)
+	for _, k := range v.kids[q.Name] {
+		if deep > 0 {
+			out = append(out, v.things(k, deep-1)...)
 		}
 	}
 	return sortedCopy(out)
