@@ -22,9 +22,10 @@ type Outcome struct {
 	Failed    string
 	Restarts  int64
 	Evictions int64
-	// Busy is how many GPU-seconds, in thousandths of a device, it held, and Lost how much
-	// of that was computed in vain or spent on starting again.
-	Busy, Lost float64
+	// Busy is how many GPU-seconds it held, in thousandths of a device, Saving how many of
+	// them it stood still to save, and Lost how many were in vain: computed again, or spent
+	// on starting.
+	Busy, Saving, Lost float64
 }
 
 // Wait is how long the job waited before it first ran.

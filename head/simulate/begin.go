@@ -1,0 +1,172 @@
+package simulate
+
+import (
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/troupe-runtime/troupe/head/schedule"
+	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/runtime/api"
+	"github.com/troupe-runtime/troupe/runtime/wire"
+)
+
+// machine is one node of the run.
+type machine struct {
+	node
+	info  wire.NodeInfo
+	boot  int
+	seq   uint64
+	lost  bool
+	free  int64 // thousandths of devices that nobody has
+	total int64
+	dice  *rand.Rand
+	gpus  []*rand.Rand // of each device; nil when devices do not fail
+	ill   []bool
+}
+
+// begin makes the cluster and puts the jobs into the future.
+func (s *sim) begin() error {
+	if err := s.must(state.KindCreateCluster, state.CreateCluster{Cluster: "simulated", Life: "00000000"}); err != nil {
+		return err
+	}
+	for i, n := range s.cluster.machines() {
+		if _, twice := s.byNode[n.id]; twice {
+			return fmt.Errorf("two nodes are named %s; give the groups of nodes names of their own", n.id)
+		}
+		s.byNode[n.id] = i
+		s.nodes = append(s.nodes, s.machine(n))
+		if err := s.register(i); err != nil {
+			return err
+		}
+	}
+	for i := range s.nodes {
+		s.breaks(i)
+	}
+	s.settle()
+	s.jobs = make([]job, len(s.trace.Jobs))
+	s.result.Jobs = make([]Outcome, len(s.trace.Jobs))
+	s.left = len(s.jobs)
+	for i := range s.jobs {
+		s.jobs[i] = job{Job: &s.trace.Jobs[i], out: &s.result.Jobs[i]}
+		s.result.Jobs[i].Job = s.jobs[i].Job
+		s.at(s.jobs[i].Submit, event{what: jobArrives, job: i})
+	}
+	return nil
+}
+
+// settle takes over what the cluster file says beside its nodes.
+func (s *sim) settle() {
+	c := s.cluster
+	s.extra.Policy = c.Policy.schedule()
+	s.extra.Levels = c.Levels
+	if len(c.Queues) > 0 {
+		s.extra.Queues = &schedule.Queues{Used: map[string]int64{}}
+		for i := range c.Queues {
+			s.extra.Queues.List = append(s.extra.Queues.List, &c.Queues[i])
+		}
+	}
+	for i := range c.Capacities {
+		s.extra.Capacities = append(s.extra.Capacities, &c.Capacities[i])
+	}
+	for i := range c.Reservations {
+		s.extra.Reservations = append(s.extra.Reservations, &c.Reservations[i])
+	}
+}
+
+func (s *sim) machine(n node) machine {
+	m := machine{node: n, total: 1000 * n.group.GPUs}
+	m.free = m.total
+	m.info = wire.NodeInfo{
+		Name: n.name, Address: n.name, Labels: n.labels, CPU: n.group.CPU, Memory: n.group.Memory, Level: wire.Level, Session: "s", Version: "simulated",
+	}
+	if m.info.CPU == 0 {
+		m.info.CPU = schedule.MaxCPU // not said, so not a limit
+	}
+	if m.info.Memory == 0 {
+		m.info.Memory = schedule.MaxMemory
+	}
+	usable := int64(n.group.GPUMemory)
+	if usable == 0 {
+		usable = 80 << 30
+	}
+	for k := range n.group.GPUs {
+		m.info.GPUs = append(m.info.GPUs, api.GPU{Index: k, UUID: fmt.Sprintf("%s-gpu-%d", n.id, k), Model: n.group.Model, Total: usable, Usable: usable})
+	}
+	m.dice = stream(s.Seed, "node "+n.id)
+	if s.cluster.Failures.GPU.MTBF > 0 {
+		m.ill = make([]bool, n.group.GPUs)
+		for k := range n.group.GPUs {
+			m.gpus = append(m.gpus, stream(s.Seed, fmt.Sprintf("gpu %s %d", n.id, k)))
+		}
+	}
+	s.meter.add(m.total)
+	return m
+}
+
+// register tells the state of a node: that it is there, or there again.
+func (s *sim) register(i int) error {
+	m := &s.nodes[i]
+	m.seq++
+	m.info.BootID = fmt.Sprintf("boot-%d", m.boot)
+	var present []string
+	for _, a := range s.store.View().AllocsOn(m.id) {
+		if !a.Gone {
+			present = append(present, a.ID)
+		}
+	}
+	return s.must(state.KindRegisterNode, state.RegisterNode{ID: m.id, Info: m.info, Seq: m.seq, Present: present})
+}
+
+// breaks draws when a node and its devices fail next.
+func (s *sim) breaks(i int) {
+	m := &s.nodes[i]
+	if d, ok := s.cluster.Failures.Node.lives(m.dice); ok {
+		s.at(d, event{what: nodeFails, job: i})
+	}
+	for k := range m.gpus {
+		s.gpuBreaks(i, k)
+	}
+}
+
+func (s *sim) gpuBreaks(i, k int) {
+	if d, ok := s.cluster.Failures.GPU.lives(s.nodes[i].gpus[k]); ok {
+		s.at(d, event{what: gpuFails, job: i, gpu: k})
+	}
+}
+
+// finish gathers what the run came to.
+func (s *sim) finish() *Result {
+	r := &s.result
+	r.Samples, r.Ended, r.Commands = s.meter.samples, s.now, s.index
+	for _, name := range []string{"snapshot", "order", "plan", "place", "preempt"} {
+		if s.Clock != nil {
+			r.Phases = append(r.Phases, schedule.Phase{Name: name, Took: s.took[name]})
+		}
+	}
+	for i := range s.jobs {
+		if j := &s.jobs[i]; j.running {
+			s.account(j)
+			s.lose(j)
+		}
+	}
+	s.reasons()
+	return r
+}
+
+// reasons asks why what never started waits.
+func (s *sim) reasons() {
+	snap := s.survey.Snapshot(s.store.View(), s.wall())
+	if len(snap.Pending) == 0 {
+		return
+	}
+	s.complete(snap)
+	plan := s.planner.Plan(snap, s.time())
+	for _, r := range snap.Pending {
+		if why := plan.Why(r.ID); len(why) > 0 && len(s.result.Waiting) < mostReasons {
+			s.result.Waiting[r.Name] = why[0].Text
+		}
+	}
+}
+
+// mostReasons bounds how many reasons a report has.
+const mostReasons = 100

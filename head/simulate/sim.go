@@ -1,0 +1,332 @@
+package simulate
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/troupe-runtime/troupe/head/schedule"
+	"github.com/troupe-runtime/troupe/head/state"
+	"github.com/troupe-runtime/troupe/head/survey"
+)
+
+// Options of a run.
+type Options struct {
+	Seed uint64
+	// Check verifies the invariants of the state after every command; slow.
+	Check bool
+	// Clock times the scheduler's phases; nil: they are not timed.
+	Clock func() time.Duration
+	// Progress is told how many jobs are over; it is called often.
+	Progress func(done int)
+	// Until ends the simulation at a time of the trace; 0: when nothing can happen any more.
+	Until time.Duration
+}
+
+// what happens. At one instant events come in this order, and then the scheduler is
+// asked once.
+type happening uint8
+
+const (
+	jobEnds happening = iota
+	jobSaves
+	jobLeaves // a preempted job has saved
+	jobLooks  // the supervisor wants to be asked again
+	nodeReturns
+	gpuReturns
+	nodeFails
+	gpuFails
+	rankFails
+	jobArrives
+	planLooks // the scheduler wants to be asked again
+)
+
+type event struct {
+	at      time.Duration
+	what    happening
+	seq     uint64 // order of making, for equal ones
+	job     int    // or node
+	gpu     int
+	version uint64 // of the job's attempt that it was made for
+}
+
+type events []event
+
+func (h events) Len() int { return len(h) }
+func (h events) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(h[i].at, h[j].at), cmp.Compare(h[i].what, h[j].what), cmp.Compare(h[i].seq, h[j].seq)) < 0
+}
+func (h events) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *events) Push(x any) {
+	if e, ok := x.(event); ok {
+		*h = append(*h, e)
+	}
+}
+
+func (h *events) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return last
+}
+
+// sim is one run.
+type sim struct {
+	Options
+	cluster *Cluster
+	trace   *Trace
+	now     time.Duration // since the trace's epoch
+
+	store   *state.Store
+	index   uint64
+	survey  *survey.Survey
+	planner *schedule.Planner
+	extra   schedule.Snapshot // what a snapshot has beside what the state knows
+
+	events events
+	seq    uint64
+	nodes  []machine
+	byNode map[string]int
+	jobs   []job
+	byID   map[string]int
+	never  map[string]string // why a shape can never be placed, by shape
+	dirty  bool              // the scheduler is to be asked
+	asked  time.Duration     // when it wants to be asked again; 0: it does not
+	result Result
+	meter  meter
+	took   map[string]time.Duration
+	done   int
+	left   int // jobs that are not over
+}
+
+// Result is what a run came to.
+type Result struct {
+	Jobs    []Outcome
+	Samples []Sample
+	// Ended is the time of the last event, Commands how many entries the log has.
+	Ended    time.Duration
+	Commands uint64
+	Cycles   int64
+	// Longest is the longest cycle of the scheduler and Phases the sums of its phases, if
+	// they were timed.
+	Longest  time.Duration
+	Phases   []schedule.Phase
+	Failures int64
+	// Waiting says, for jobs that never started, why they waited at the end.
+	Waiting map[string]string
+}
+
+// Run plays a trace on a cluster.
+func Run(ctx context.Context, c *Cluster, t *Trace, o Options) (*Result, error) {
+	store, err := state.New()
+	if err != nil {
+		return nil, err
+	}
+	if o.Check {
+		store.CheckAlways()
+	}
+	s := &sim{
+		Options: o, cluster: c, trace: t, store: store, survey: survey.New(store, survey.Seen{}), planner: schedule.NewPlanner(),
+		byNode: map[string]int{}, byID: map[string]int{}, never: map[string]string{}, took: map[string]time.Duration{},
+	}
+	s.planner.Clock = o.Clock
+	s.result.Waiting = map[string]string{}
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	for len(s.events) > 0 && s.left > 0 {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if at := s.events[0].at; o.Until > 0 && at > o.Until {
+			break
+		}
+		if err := s.instant(); err != nil {
+			return nil, fmt.Errorf("at %s of the trace: %w", s.now, err)
+		}
+		if s.Progress != nil {
+			s.Progress(s.done)
+		}
+		if s.stuck() {
+			break
+		}
+	}
+	return s.finish(), nil
+}
+
+// instant plays everything that happens at one time, then asks the scheduler.
+func (s *sim) instant() error {
+	now := s.events[0].at
+	s.meter.pass(now - s.now)
+	s.now = now
+	for len(s.events) > 0 && s.events[0].at == now {
+		e, _ := heap.Pop(&s.events).(event)
+		if err := s.happens(e); err != nil {
+			return err
+		}
+	}
+	for range maxRounds {
+		if !s.dirty {
+			break
+		}
+		s.dirty = false
+		if err := s.plan(); err != nil {
+			return err
+		}
+	}
+	s.meter.sample(now)
+	return nil
+}
+
+// maxRounds bounds how often the scheduler is asked at one instant: placing may end the
+// drain of a job, which frees what another one waits for.
+const maxRounds = 8
+
+func (s *sim) happens(e event) error {
+	switch e.what {
+	case jobEnds, jobSaves, jobLeaves, rankFails:
+		if j := &s.jobs[e.job]; j.version != e.version || !j.running {
+			return nil // of an attempt that is over
+		}
+	case jobLooks, nodeReturns, gpuReturns, nodeFails, gpuFails, jobArrives, planLooks:
+	}
+	switch e.what {
+	case jobArrives:
+		return s.arrive(e.job)
+	case jobEnds:
+		return s.ends(e.job)
+	case jobSaves:
+		return s.saves(e.job)
+	case jobLeaves:
+		return s.leaves(e.job)
+	case jobLooks:
+		return s.supervise(e.job)
+	case nodeFails:
+		return s.nodeFails(e.job)
+	case nodeReturns:
+		return s.nodeReturns(e.job)
+	case gpuFails:
+		return s.gpuFails(e.job, e.gpu)
+	case gpuReturns:
+		return s.gpuReturns(e.job, e.gpu)
+	case rankFails:
+		return s.rankFails(e.job)
+	case planLooks:
+		s.asked, s.dirty = 0, true
+	}
+	return nil
+}
+
+// at puts an event into the future.
+func (s *sim) at(after time.Duration, e event) {
+	s.seq++
+	e.at, e.seq = s.now+max(0, after), s.seq
+	heap.Push(&s.events, e)
+}
+
+// stuck: jobs wait, and nothing will ever happen that could start one. Failures alone
+// go on for ever.
+func (s *sim) stuck() bool {
+	if s.meter.running > 0 || len(s.events) > s.broken() {
+		return false
+	}
+	for _, e := range s.events {
+		if e.what != nodeFails && e.what != gpuFails {
+			return false
+		}
+	}
+	return true
+}
+
+// broken bounds the events that failures alone make.
+func (s *sim) broken() int { return 2*len(s.nodes) + 2*int(s.cluster.GPUs()) }
+
+// propose applies a command, as the log does.
+func (s *sim) propose(kind state.Kind, body any) (any, error) {
+	data, err := state.Encode(kind, s.wall(), body)
+	if err != nil {
+		return nil, err
+	}
+	s.index++
+	r, err := s.store.Apply(s.index, 1, data)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// must is propose for a command that nothing may refuse here.
+func (s *sim) must(kind state.Kind, body any) error {
+	r, err := s.propose(kind, body)
+	if err != nil {
+		return err
+	}
+	if ref, refused := r.(*state.Refused); refused {
+		return fmt.Errorf("command %d: %w", kind, ref)
+	}
+	return nil
+}
+
+// wall is the time of the trace as a date, in nanoseconds.
+func (s *sim) wall() int64 { return s.trace.Epoch.Add(s.now).UnixNano() }
+
+func (s *sim) time() time.Time { return s.trace.Epoch.Add(s.now) }
+
+// plan asks the scheduler once and carries out what it decides.
+func (s *sim) plan() error {
+	snap := s.survey.Snapshot(s.store.View(), s.wall())
+	if len(snap.Pending) == 0 && s.extra.Queues == nil {
+		return nil
+	}
+	s.complete(snap)
+	var began time.Duration
+	if s.Clock != nil {
+		began = s.Clock()
+	}
+	r := s.planner.Plan(snap, s.time())
+	s.result.Cycles++
+	if s.Clock != nil {
+		s.result.Longest = max(s.result.Longest, s.Clock()-began)
+		for _, p := range r.Phases {
+			s.took[p.Name] += p.Took
+		}
+	}
+	for i := range r.Decisions {
+		d := &r.Decisions[i]
+		if d.Bundles == nil {
+			continue
+		}
+		if err := s.place(d); err != nil {
+			return err
+		}
+	}
+	if err := s.evict(r); err != nil {
+		return err
+	}
+	if !r.Again.IsZero() {
+		if at := r.Again.Sub(s.trace.Epoch); at > s.now && (s.asked == 0 || at < s.asked) {
+			s.asked = at
+			s.at(at-s.now, event{what: planLooks})
+		}
+	}
+	return nil
+}
+
+// complete adds what the state does not know.
+func (s *sim) complete(snap *schedule.Snapshot) {
+	snap.Policy = s.extra.Policy
+	if snap.Levels == nil {
+		snap.Levels = s.extra.Levels
+	}
+	if snap.Queues == nil {
+		snap.Queues = s.extra.Queues
+	}
+	if snap.Capacities == nil {
+		snap.Capacities = s.extra.Capacities
+	}
+	if snap.Reservations == nil {
+		snap.Reservations = s.extra.Reservations
+	}
+}
