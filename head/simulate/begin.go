@@ -42,7 +42,9 @@ func (s *sim) begin() error {
 	for i := range s.nodes {
 		s.breaks(i)
 	}
-	s.settle()
+	if err := s.settle(); err != nil {
+		return err
+	}
 	s.jobs = make([]job, len(s.trace.Jobs))
 	s.result.Jobs = make([]Outcome, len(s.trace.Jobs))
 	s.left = len(s.jobs)
@@ -54,23 +56,32 @@ func (s *sim) begin() error {
 	return nil
 }
 
-// settle takes over what the cluster file says beside its nodes.
-func (s *sim) settle() {
+// settle declares what the cluster file says beside its nodes, by the commands of an
+// operator.
+func (s *sim) settle() error {
 	c := s.cluster
-	s.extra.Policy = c.Policy.schedule()
-	s.extra.Levels = c.Levels
-	if len(c.Queues) > 0 {
-		s.extra.Queues = &schedule.Queues{Used: map[string]int64{}}
-		for i := range c.Queues {
-			s.extra.Queues.List = append(s.extra.Queues.List, &c.Queues[i])
+	if len(c.Levels) > 0 {
+		if err := s.must(state.KindPutSettings, state.PutSettings{Levels: &c.Levels}); err != nil {
+			return err
 		}
 	}
-	for i := range c.Capacities {
-		s.extra.Capacities = append(s.extra.Capacities, &c.Capacities[i])
+	if len(c.Queues) > 0 {
+		if err := s.must(state.KindPutQueues, state.PutQueues{Queues: c.Queues, Whole: true}); err != nil {
+			return err
+		}
+		s.tree = s.store.View().Tree()
 	}
-	for i := range c.Reservations {
-		s.extra.Reservations = append(s.extra.Reservations, &c.Reservations[i])
+	if len(c.Capacities) > 0 {
+		if err := s.must(state.KindPutCapacities, state.PutCapacities{Capacities: c.Capacities}); err != nil {
+			return err
+		}
 	}
+	for _, r := range c.Reservations {
+		if err := s.must(state.KindPutReservation, state.PutReservation{Reservation: r}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *sim) machine(n node) machine {
@@ -159,7 +170,7 @@ func (s *sim) reasons() {
 	if len(snap.Pending) == 0 {
 		return
 	}
-	s.complete(snap)
+	snap.Policy = s.cluster.Policy.schedule()
 	plan := s.planner.Plan(snap, s.time())
 	for _, r := range snap.Pending {
 		if why := plan.Why(r.ID); len(why) > 0 && len(s.result.Waiting) < mostReasons {

@@ -57,10 +57,15 @@ func (s *sim) arrive(i int) error {
 
 // refusal says why a job can never run here; "" if it can.
 func (s *sim) refusal(j *job, g api.GroupSpec) string {
+	if s.tree != nil {
+		if _, err := s.tree.Path(g.Tenant, g.Queue); err != nil {
+			return err.Error()
+		}
+	}
 	shape := fmt.Sprintf("%d %v %v %s %d %v", j.Spec.Ranks, j.Spec.Resources, j.Spec.Strategy, j.Spec.Pool, j.Spec.RanksPerNode, j.Spec.Where)
 	why, known := s.never[shape]
 	if !known {
-		if r := schedule.Never(s.survey.Snapshot(s.store.View(), s.wall()).Nodes, g); r != nil {
+		if r := schedule.Never(s.survey.Snapshot(s.store.View(), s.wall()), g); r != nil {
 			why = r.Text
 		}
 		s.never[shape] = why

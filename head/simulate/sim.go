@@ -10,6 +10,7 @@ import (
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/head/survey"
+	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
 // Options of a run.
@@ -83,7 +84,7 @@ type sim struct {
 	index   uint64
 	survey  *survey.Survey
 	planner *schedule.Planner
-	extra   schedule.Snapshot // what a snapshot has beside what the state knows
+	tree    *api.Tree // of tenants and queues; nil: there is none
 
 	events events
 	seq    uint64
@@ -277,10 +278,10 @@ func (s *sim) time() time.Time { return s.trace.Epoch.Add(s.now) }
 // plan asks the scheduler once and carries out what it decides.
 func (s *sim) plan() error {
 	snap := s.survey.Snapshot(s.store.View(), s.wall())
-	if len(snap.Pending) == 0 && s.extra.Queues == nil {
+	if len(snap.Pending) == 0 {
 		return nil
 	}
-	s.complete(snap)
+	snap.Policy = s.cluster.Policy.schedule()
 	var began time.Duration
 	if s.Clock != nil {
 		began = s.Clock()
@@ -312,21 +313,4 @@ func (s *sim) plan() error {
 		}
 	}
 	return nil
-}
-
-// complete adds what the state does not know.
-func (s *sim) complete(snap *schedule.Snapshot) {
-	snap.Policy = s.extra.Policy
-	if snap.Levels == nil {
-		snap.Levels = s.extra.Levels
-	}
-	if snap.Queues == nil {
-		snap.Queues = s.extra.Queues
-	}
-	if snap.Capacities == nil {
-		snap.Capacities = s.extra.Capacities
-	}
-	if snap.Reservations == nil {
-		snap.Reservations = s.extra.Reservations
-	}
 }
