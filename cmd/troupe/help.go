@@ -20,7 +20,7 @@ var groups = []struct {
 	{"Run and watch", []string{"run", "submit", "status", "ps", "logs", "why", "events", "wait", "stop", "ui"}},
 	{"Things", []string{"job", "pg", "node", "checkpoint", "actor", "chaos"}},
 	{"Clusters", []string{"up", "down", "head", "worker", "join-key", "context"}},
-	{"More", []string{"limits", "version", "help"}},
+	{"More", []string{"simulate", "limits", "version", "help"}},
 }
 
 // topics are texts that `troupe help TOPIC` prints.

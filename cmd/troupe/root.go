@@ -115,7 +115,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.upCommand(), a.downCommand(), a.statusCommand(), a.runCommand(), a.submitCommand(), a.launchCommand(),
 		a.jobCommand(), a.pgCommand(), a.nodeCommand(), a.checkpointCommand(), a.actorCommand(), a.whyCommand(), a.chaosCommand(),
-		a.eventsCommand(), a.uiCommand(), a.headCommand(), a.workerCommand(), a.joinKeyCommand(), a.versionCommand(), a.contextCommand(), a.limitsCommand(),
+		a.eventsCommand(), a.uiCommand(), a.headCommand(), a.workerCommand(), a.joinKeyCommand(), a.versionCommand(), a.contextCommand(), a.limitsCommand(), a.simulateCommand(),
 	)
 	root.AddCommand(a.shortcuts()...)
 	walk(root, strict)

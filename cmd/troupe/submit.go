@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v4"
@@ -188,6 +189,9 @@ func plainTree(path string, n *yaml.Node, t reflect.Type, depth int) (any, error
 	if depth > maxYAMLDepth {
 		return nil, at(path, n, "nested more than %d deep", maxYAMLDepth)
 	}
+	if readsItself(t) && n.Kind == yaml.MappingNode {
+		t = reflect.TypeFor[map[string]int64]()
+	}
 	switch n.Kind {
 	case yaml.AliasNode:
 		return nil, at(path, n, "aliases are not taken in a job file; write the value out")
@@ -211,6 +215,16 @@ func plainTree(path string, n *yaml.Node, t reflect.Type, depth int) (any, error
 	case yaml.DocumentNode, yaml.StreamNode:
 	}
 	return nil, at(path, n, "this is not a value")
+}
+
+// readsItself: the type has a JSON form of its own, which its fields do not show.
+func readsItself(t reflect.Type) bool {
+	return t.Kind() != reflect.Struct && reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) && !isUnit(t)
+}
+
+// isUnit: a quantity, which is written with its unit.
+func isUnit(t reflect.Type) bool {
+	return t.PkgPath() != "" && strings.HasSuffix(t.PkgPath(), "/unit")
 }
 
 func plainMap(path string, n *yaml.Node, t reflect.Type, depth int) (any, error) {
@@ -265,7 +279,12 @@ func plainScalar(path string, n *yaml.Node, t reflect.Type) (any, error) {
 	if err := n.Decode(&v); err != nil {
 		return nil, at(path, n, "%v", err)
 	}
-	isText := t.PkgPath() != "" && strings.HasSuffix(t.PkgPath(), "/unit")
+	if t == reflect.TypeFor[time.Time]() {
+		if _, err := time.Parse(time.RFC3339, n.Value); err != nil {
+			return nil, at(path, n, "%q, where a time like 2026-01-31T12:00:00Z belongs", n.Value)
+		}
+		return n.Value, nil
+	}
 	switch t.Kind() {
 	case reflect.String:
 		return n.Value, nil // 1.0 and yes stay what was written
@@ -274,7 +293,7 @@ func plainScalar(path string, n *yaml.Node, t reflect.Type) (any, error) {
 			return nil, at(path, n, "%q, where true or false belongs", n.Value)
 		}
 	case reflect.Int64, reflect.Uint64:
-		if isText {
+		if isUnit(t) {
 			quoted, err := json.Marshal(n.Value)
 			if err == nil {
 				err = json.Unmarshal(quoted, reflect.New(t).Interface())
@@ -288,6 +307,12 @@ func plainScalar(path string, n *yaml.Node, t reflect.Type) (any, error) {
 		case int, int64, uint64:
 		default:
 			return nil, at(path, n, "%q, where a whole number belongs", n.Value)
+		}
+	case reflect.Float64:
+		switch v.(type) {
+		case int, int64, uint64, float64:
+		default:
+			return nil, at(path, n, "%q, where a number belongs", n.Value)
 		}
 	default:
 		if v != nil {

@@ -58,11 +58,11 @@ type Policy struct {
 	Order      string `json:"order,omitempty"`
 	NoBackfill bool   `json:"noBackfill,omitempty"`
 	NoPreempt  bool   `json:"noPreempt,omitempty"`
-	Planned    int    `json:"planned,omitempty"`
+	Planned    int64  `json:"planned,omitempty"`
 }
 
 func (p Policy) schedule() schedule.Policy {
-	return schedule.Policy{Order: p.Order, NoBackfill: p.NoBackfill, NoPreempt: p.NoPreempt, Planned: p.Planned}
+	return schedule.Policy{Order: p.Order, NoBackfill: p.NoBackfill, NoPreempt: p.NoPreempt, Planned: int(p.Planned)}
 }
 
 // Checkpoints say how jobs save: every Interval of work, for which all ranks stand still

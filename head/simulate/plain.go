@@ -5,7 +5,6 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/troupe-runtime/troupe/head/schedule"
@@ -64,12 +63,13 @@ func (h *plainEnds) Pop() any {
 // device, with run times that are known: no nodes, no topology, no failures, and no state
 // machine. At one instant what ends comes before what arrives, and then the rule is asked
 // once. progress is told how many jobs have ended.
-func Plain(ctx context.Context, rule schedule.PlainRule, t *Trace, milli int64, progress func(done int)) ([]Outcome, error) {
+func Plain(ctx context.Context, rule schedule.PlainRule, t *Trace, milli int64, progress func(done int)) (*Result, error) {
 	p, err := schedule.NewPlain(rule, milli)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]Outcome, len(t.Jobs))
+	res := &Result{Jobs: make([]Outcome, len(t.Jobs))}
+	out := res.Jobs
 	for i := range t.Jobs {
 		out[i].Job = &t.Jobs[i]
 		if need := t.Jobs[i].Milli(); need > milli {
@@ -107,23 +107,12 @@ func Plain(ctx context.Context, rule schedule.PlainRule, t *Trace, milli int64, 
 			o.Busy = o.Job.Takes.Seconds() * float64(o.Job.Milli())
 			heap.Push(&ends, plainEnd{at: o.Ended, job: i})
 		}
+		res.Ended = now
+		res.Cycles++
+		res.Samples = append(res.Samples, Sample{At: now, There: milli, Used: milli - p.Free(), Running: int64(len(ends))})
 		if progress != nil {
 			progress(done)
 		}
 	}
-	return out, nil
-}
-
-// quantile is the value at the floor of q × n in order; 0 when there is none.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
-}
-
-func sortedTimes(in []time.Duration) []time.Duration {
-	out := slices.Clone(in)
-	slices.Sort(out)
-	return out
+	return res, nil
 }
