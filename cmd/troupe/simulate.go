@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -122,6 +123,9 @@ func (a *app) simulate(ctx context.Context, f simulateFlags) error {
 	if f.policy == defaultPolicy {
 		a.note("%d jobs, %d entries of the log, %d cycles of the scheduler in %s; the longest %s", report.Jobs, r.Commands, r.Cycles, time.Since(began).Round(time.Millisecond), r.Longest.Round(time.Microsecond))
 		for _, p := range r.Phases {
+			if p.Took < time.Second {
+				continue
+			}
 			a.note("  %-8s %s", p.Name, p.Took.Round(time.Millisecond))
 		}
 	}
@@ -160,6 +164,9 @@ func readCluster(word string) (*simulate.Cluster, error) {
 		return nil, malformed("troupe simulate --help", "%s is empty", word)
 	}
 	tree, err := plainTree(word, doc.Content[0], reflect.TypeFor[simulate.Cluster](), 0)
+	if x, ok := errors.AsType[*exitError](err); ok {
+		x.help = "troupe simulate --help"
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -166,11 +166,10 @@ func (s *sim) finish() *Result {
 
 // reasons asks why what never started waits.
 func (s *sim) reasons() {
-	snap := s.survey.Snapshot(s.store.View(), s.wall())
+	snap := s.snapshot()
 	if len(snap.Pending) == 0 {
 		return
 	}
-	snap.Policy = s.cluster.Policy.schedule()
 	plan := s.planner.Plan(snap, s.time())
 	for _, r := range snap.Pending {
 		if why := plan.Why(r.ID); len(why) > 0 && len(s.result.Waiting) < mostReasons {

@@ -44,13 +44,38 @@ func (s *sim) arrive(i int) error {
 	spec := j.Spec
 	spec.Command = []string{"simulated"}
 	s.byID[j.Name] = i
-	s.dirty = true
-	r, err := s.propose(state.KindSubmitJob, state.SubmitJob{ID: j.Name, ULID: j.Name, Spec: spec, Group: groupID(j.Name), GroupSpec: &g})
+	cmd := state.SubmitJob{ID: j.Name, ULID: j.Name, Spec: spec, Group: groupID(j.Name), GroupSpec: &g}
+	if !s.dirty {
+		// What waits already was looked at, and nothing has changed since: as in the head,
+		// record and placement can share one entry.
+		cmd.Placement = s.placeNow(cmd.Group, g)
+	}
+	r, err := s.propose(state.KindSubmitJob, cmd)
 	if err != nil {
 		return err
 	}
 	if ref, refused := r.(*state.Refused); refused {
 		s.close(i, ref.Text)
+		return nil
+	}
+	if cmd.Placement == nil {
+		s.dirty = true
+		return nil
+	}
+	return s.holds(i)
+}
+
+// placeNow asks the scheduler about a request that is not in the log yet.
+func (s *sim) placeNow(group string, g api.GroupSpec) []api.Placed {
+	snap := s.snapshot()
+	if len(snap.Pending) > 0 {
+		return nil // it waits for its turn
+	}
+	snap.Pending = append(snap.Pending, &schedule.Request{ID: group, Name: g.Name, Spec: g, Seq: s.index + 1, Since: s.time(), Expect: g.Estimate.D()})
+	for _, d := range s.cycle(snap).Decisions {
+		if d.Group == group && len(d.Chosen) == 0 {
+			return d.Bundles
+		}
 	}
 	return nil
 }
@@ -100,7 +125,13 @@ func (s *sim) place(d *schedule.Decision) error {
 	if !ok {
 		return fmt.Errorf("group %s of no job was placed", d.Group)
 	}
+	return s.holds(i)
+}
+
+// holds takes note of where a job was placed, and starts it.
+func (s *sim) holds(i int) error {
 	j := &s.jobs[i]
+	g := s.store.View().Group(groupID(j.Name))
 	j.held, j.placed = map[int]int64{}, s.now
 	for _, b := range g.RankBundles() {
 		j.held[s.byNode[b.Node]] += 1000*j.Spec.Resources.GPUs + j.Spec.Resources.Share

@@ -128,6 +128,7 @@ func Run(ctx context.Context, c *Cluster, t *Trace, o Options) (*Result, error) 
 	if o.Check {
 		store.CheckAlways()
 	}
+	store.Sole()
 	s := &sim{
 		Options: o, cluster: c, trace: t, store: store, survey: survey.New(store, survey.Seen{}), planner: schedule.NewPlanner(),
 		byNode: map[string]int{}, byID: map[string]int{}, never: map[string]string{}, took: map[string]time.Duration{},
@@ -275,13 +276,15 @@ func (s *sim) wall() int64 { return s.trace.Epoch.Add(s.now).UnixNano() }
 
 func (s *sim) time() time.Time { return s.trace.Epoch.Add(s.now) }
 
-// plan asks the scheduler once and carries out what it decides.
-func (s *sim) plan() error {
+// snapshot is what the scheduler looks at now.
+func (s *sim) snapshot() *schedule.Snapshot {
 	snap := s.survey.Snapshot(s.store.View(), s.wall())
-	if len(snap.Pending) == 0 {
-		return nil
-	}
 	snap.Policy = s.cluster.Policy.schedule()
+	return snap
+}
+
+// cycle asks the scheduler once.
+func (s *sim) cycle(snap *schedule.Snapshot) *schedule.Result {
 	var began time.Duration
 	if s.Clock != nil {
 		began = s.Clock()
@@ -294,6 +297,16 @@ func (s *sim) plan() error {
 			s.took[p.Name] += p.Took
 		}
 	}
+	return r
+}
+
+// plan asks the scheduler and carries out what it decides.
+func (s *sim) plan() error {
+	snap := s.snapshot()
+	if len(snap.Pending) == 0 {
+		return nil
+	}
+	r := s.cycle(snap)
 	for i := range r.Decisions {
 		d := &r.Decisions[i]
 		if d.Bundles == nil {

@@ -72,6 +72,7 @@ var only = map[string]string{
 	"github.com/hashicorp/go-memdb":  "head/state",
 	"github.com/spf13/cobra":         "cmd/troupe",
 	"github.com/aws":                 "elastic/checkpoint/store",
+	"gonum.org":                      "head/simulate/picture",
 }
 
 // hasPrefix compares whole path elements: net is not a prefix of net2.
