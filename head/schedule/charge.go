@@ -41,11 +41,11 @@ func (c *cycle) placeWithin(i int, d *demand) {
 		return c.quotas.admits(r, needs) && len(c.quotas.barred(r, needs)) == 0
 	}
 	got := placeFewer(c.free, fewer)
-	if got.spots == nil || c.times != nil && !c.times.allows(r, got.spots, c.times.now) {
+	if got.spots == nil || c.times != nil && !c.times.allows(r, i, got.spots, c.times.now) {
 		return
 	}
 	if c.take(i, fewer, got.spots, got.chosen) && c.times != nil {
-		c.times.started(r, got.spots)
+		c.times.begun(r, i, got.spots)
 	}
 }
 

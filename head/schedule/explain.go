@@ -30,13 +30,13 @@ type explainer struct {
 	holders []*Holder // with what this cycle placed, in order of names
 	fresh   map[string]*Request
 	at      map[string]int // node id → index in any of the overlays
-	times   *profile       // nil: nothing depended on time
+	c       *cycle
 	fits    map[string]bool
 }
 
 func newExplainer(c *cycle, free *overlay) *explainer {
 	s, now, placed := c.s, c.now, c.placed
-	x := &explainer{s: s, quotas: c.quotas, turns: c.turns, free: free, now: now, start: overlayOf(s, now), empty: emptied(s.Nodes, s.Levels), fresh: map[string]*Request{}, at: map[string]int{}, times: c.times, fits: map[string]bool{}}
+	x := &explainer{s: s, quotas: c.quotas, turns: c.turns, free: free, now: now, start: overlayOf(s, now), empty: emptied(s.Nodes, s.Levels), fresh: map[string]*Request{}, at: map[string]int{}, c: c, fits: map[string]bool{}}
 	for ni := range x.empty.nodes {
 		x.at[x.empty.nodes[ni].id] = ni
 	}

@@ -50,15 +50,29 @@ func (p *profile) former(r *Request, d *demand) {
 			}
 		}
 		p.nodes[ni].former = append(p.nodes[ni].former, former{stay: p.stayOf(sp, p.now, who.ends, who), request: r})
+		p.log = append(p.log, int32(ni))
 	}
 	p.kept = append(p.kept, r)
 }
 
+// forgetFormer takes out what was kept in the cycle before.
+func (p *profile) forgetFormer() {
+	for _, r := range p.kept {
+		for _, at := range r.Former {
+			if ni, ok := p.at[at.Node]; ok {
+				p.nodes[ni].former = nil
+				p.log = append(p.log, int32(ni))
+			}
+		}
+	}
+	p.kept = p.kept[:0]
+}
+
 // formerAccess tells requests apart to which the same is kept open.
 func (p *profile) formerAccess(b *strings.Builder, r *Request) {
-	for i, k := range p.kept {
+	for _, k := range p.kept {
 		if (&former{request: k}).opens(r) {
-			fmt.Fprintf(b, "k%d ", i)
+			fmt.Fprintf(b, "k%q ", k.ID)
 		}
 	}
 }

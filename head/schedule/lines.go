@@ -33,7 +33,8 @@ type lineKey struct {
 	class, avoid, access string
 }
 
-// span is n bundles of room on a node.
+// span is n bundles of room on a node; none at one moment: the room there is another one
+// from then on.
 type span struct {
 	from, to int64
 	node     int32
@@ -64,6 +65,7 @@ func (p *profile) lineOf(r *Request, d *demand, c *class) *line {
 		p.lines[key] = l
 		return l
 	}
+	l.d, l.c, l.asker = d, c, r
 	if l.seen < len(p.log) {
 		l.catchUp(p)
 	}
@@ -222,10 +224,11 @@ func (p *profile) spans(l *line, ni int, out []span) []span {
 	}
 	level(p.now, room())
 	for i := 0; i < len(changes); {
-		at := changes[i].at
+		at, gave := changes[i].at, false
 		for ; i < len(changes) && changes[i].at == at; i++ {
 			switch c := &changes[i]; c.kind {
 			case givesBack:
+				gave = true
 				state.putBack(c.stay)
 			case takes:
 				state.takeOut(c.stay)
@@ -235,7 +238,11 @@ func (p *profile) spans(l *line, ni int, out []span) []span {
 				shut++
 			}
 		}
-		level(at, room())
+		before := sum
+		if level(at, room()); sum == before && sum > 0 && gave {
+			// The same number of bundles, but they may be others than before.
+			out = append(out, span{from: at, to: at, node: int32(ni)})
+		}
 	}
 	for _, s := range open {
 		s.to = forever
@@ -291,6 +298,7 @@ func (l *line) earliest(need int64, dur, notBefore int64, groupOf []int32, group
 				add(s, int64(s.n))
 				grew = true
 			}
+			grew = grew || s.n == 0
 		}
 		for e := ends.peek(); e != nil && e.to-dur < at; e = ends.peek() {
 			// It was counted if it is long enough, at a moment before.

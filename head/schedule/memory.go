@@ -23,6 +23,7 @@ type memory struct {
 	at, from  []int   // where each is in free, and where each of free comes from
 	levels    []api.Level
 	held      map[string]string
+	times     *profile
 	linkWords uint64 // counts changes of what links are worth
 }
 

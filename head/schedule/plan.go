@@ -29,7 +29,11 @@ func Plan(s *Snapshot, now time.Time) []Decision {
 type Planner struct {
 	// Clock times the phases, from any beginning; nil: they are not timed.
 	Clock func() time.Duration
-	mem   memory
+	// PlanAge is how old a planned start may become before it is looked for again, although
+	// there may be an earlier one by then; 0: none does. With it most cycles keep the plan
+	// that they find, as far as it is still possible.
+	PlanAge time.Duration
+	mem     memory
 }
 
 // NewPlanner makes a planner that remembers nothing yet.
@@ -54,6 +58,7 @@ type Result struct {
 	Tried int
 
 	cycle   *cycle
+	planned []*plannedStart
 	left    *overlay // what is free at the end; later cycles do not change it
 	mu      sync.Mutex
 	explain *explainer
@@ -84,6 +89,11 @@ type cycle struct {
 	aside  []aside  // what was taken out of free for claims
 	times  *profile // nil: nothing depended on time yet
 	timely timely
+	age    time.Duration // that a planned start may reach
+
+	planned []*plannedStart
+	booked  []*booking
+	pools   *pools
 }
 
 // placedNow is a group that this cycle placed.
@@ -95,7 +105,7 @@ type placedNow struct {
 
 // Plan runs one cycle.
 func (p *Planner) Plan(s *Snapshot, now time.Time) *Result {
-	c := &cycle{s: s, now: now, mem: &p.mem, unhelpful: map[string]string{}}
+	c := &cycle{s: s, now: now, mem: &p.mem, age: p.PlanAge, unhelpful: map[string]string{}}
 	r := &Result{cycle: c}
 	began := p.elapsed()
 	for _, phase := range []struct {
@@ -115,7 +125,7 @@ func (p *Planner) Plan(s *Snapshot, now time.Time) *Result {
 		began = ended
 	}
 	r.Decisions, r.Evictions, r.Unclaims, r.Again = c.decisions, c.evictions, c.unclaim, c.again
-	r.Growths = c.growths
+	r.Growths, r.planned = c.growths, c.planned
 	r.Tried, r.left = c.tried, c.free.clone()
 	return r
 }
@@ -167,9 +177,6 @@ func (c *cycle) place() {
 			continue
 		}
 		if len(r.Claim) > 0 {
-			if c.times != nil && c.times.entries[r.ID] != nil {
-				c.decisions[i].Start = moment(c.times.entries[r.ID].from)
-			}
 			continue
 		}
 		d := c.mem.demandOf(r, c.now)
@@ -178,15 +185,16 @@ func (c *cycle) place() {
 			continue
 		}
 		d = c.allowed(r, d)
-		got := c.startNow(r, d, failed)
+		got := c.startNow(i, r, d, failed)
 		if got.spots == nil {
-			c.decisions[i].Start = c.planStart(r, d)
+			c.decisions[i].Start = c.planStart(i, r, d)
 			continue
 		}
 		if c.take(i, d, got.spots, got.chosen) && c.times != nil {
-			c.times.started(r, got.spots)
+			c.times.begun(r, i, got.spots)
 		}
 	}
+	c.closePlan()
 }
 
 // try places a demand, unless nothing has changed that could help it since it failed: less

@@ -356,7 +356,7 @@ func (c *cycle) delaysNone(r *Request, spots []spot, vs []victim) bool {
 		p.trial.victims[v.h.Group] = v.keeps
 	}
 	defer func() { p.trial = trial{} }()
-	return p.allows(r, spots, p.now)
+	return p.allows(r, c.turns.at(r), spots, p.now)
 }
 
 // admittedWithout says whether tenant and queue let the request be placed once victims have

@@ -3,13 +3,12 @@ package schedule
 import (
 	"cmp"
 	"math"
-	"slices"
 	"time"
 )
 
 // profile says what is free where from now on: what is free now, what comes free when the
 // groups that run are expected to have ended, and what planned starts and reservations
-// take of it. Times are nanoseconds since 1970.
+// take of it. Times are nanoseconds since 1970. A planner keeps it from cycle to cycle.
 type profile struct {
 	s     *Snapshot
 	now   int64
@@ -19,11 +18,17 @@ type profile struct {
 	lines map[lineKey]*line
 	log   []int32 // nodes whose times changed, in order, for the lines to catch up
 
-	booked  []*booking
-	kept    []*Request // whose former places are kept
-	pools   *pools
-	entries map[string]*plannedStart // by group
-	alone   []int32                  // each node for itself
+	booked []*booking
+	kept   []*Request // whose former places are kept
+	pools  *pools
+	alone  []int32 // each node for itself
+
+	holders  []*Holder // that are in it, as the snapshot listed them
+	byHolder map[*Holder]*occupant
+	ends     endings // of holders, the first to end first
+	upTo     int     // what was touched of free before is in it
+	relative []*Holder
+	agenda
 
 	// trial is a preemption that is looked into.
 	trial trial
@@ -74,6 +79,9 @@ type occupant struct {
 	tenant, queue string
 	from, ends    int64
 	assumed       string // why it is expected to end then
+	nodes         []int
+	passing       bool          // known for one cycle only
+	start         *plannedStart // nil: it runs
 }
 
 // forever is the end of what has none.
@@ -90,8 +98,9 @@ const (
 
 func newProfile(s *Snapshot, free *overlay, now time.Time) *profile {
 	p := &profile{
-		s: s, now: nanos(now), free: free, at: make(map[string]int, len(free.nodes)),
-		nodes: make([]nodeTimes, len(free.nodes)), lines: map[lineKey]*line{}, entries: map[string]*plannedStart{},
+		free: free, at: make(map[string]int, len(free.nodes)), nodes: make([]nodeTimes, len(free.nodes)),
+		lines: map[lineKey]*line{}, byHolder: map[*Holder]*occupant{}, room: make([]int32, len(free.nodes)),
+		upTo: free.idx.end(),
 	}
 	p.scratch = &overlay{nodes: make([]*nodeState, len(free.nodes)), topo: free.topo, links: free.links, mix: free.mix, idx: &index{}}
 	nothing := &nodeState{name: "nothing"}
@@ -99,11 +108,7 @@ func newProfile(s *Snapshot, free *overlay, now time.Time) *profile {
 		p.scratch.nodes[ni] = nothing
 		p.at[free.nodes[ni].id] = ni
 	}
-	p.pools = newPools(p)
-	for _, h := range s.Holders {
-		p.holder(h)
-	}
-	p.reserve()
+	p.follow(s, now)
 	return p
 }
 
@@ -176,6 +181,11 @@ func (h *Holder) ends(now int64) (int64, string) {
 	return after(end, over), "it is past its expected end of " + stamp(end) + ": " + spell(over) + " more are assumed"
 }
 
+// relative reports whether the end that is expected of a holder moves with the time.
+func (h *Holder) relative() bool {
+	return h.Releasing || h.LeavingFor != "" || h.Ends.IsZero() && h.Started.IsZero()
+}
+
 // source says where the expected end of a holder comes from.
 func (h *Holder) source() string {
 	if h.Spec != nil && !h.Started.IsZero() {
@@ -192,39 +202,6 @@ func (h *Holder) source() string {
 	return "its expected end"
 }
 
-// holder puts what a running group holds into the profile. Where it is not known what it
-// holds, nothing is ever given back.
-func (p *profile) holder(h *Holder) {
-	end, why := h.ends(p.now)
-	who := &occupant{group: h.Group, name: h.called(), ends: end, assumed: why}
-	if h.Spec != nil {
-		who.tenant, who.queue = h.Spec.Tenant, h.Spec.Queue
-	}
-	var nodes []int
-	for i := range h.Bundles {
-		b := &h.Bundles[i]
-		ni, ok := p.at[b.Node]
-		if !ok {
-			continue
-		}
-		st := stay{
-			from: p.now, to: end, who: who, cpu: max(0, int64(b.CPU)), mem: max(0, int64(b.Memory)),
-			share: b.Share, bytes: max(0, int64(b.GPUMemory)), whole: h.Spec != nil && h.Spec.WholeNodes, bundle: int64(i),
-		}
-		n := p.free.nodes[ni]
-		for d := range n.gpus {
-			if slices.Contains(b.Devices, n.gpus[d].uuid) {
-				st.devices = append(st.devices, d)
-			}
-		}
-		p.nodes[ni].running = append(p.nodes[ni].running, st)
-		nodes = append(nodes, ni)
-	}
-	if h.Spec != nil {
-		p.pools.charge(h.Spec.Uses, nodes, p.now, end, who)
-	}
-}
-
 // stayOf is what a bundle holds at its spot.
 func (p *profile) stayOf(sp spot, from, to int64, who *occupant) stay {
 	st := stay{from: from, to: to, who: who, cpu: sp.class.cpu, mem: sp.class.mem, devices: sp.devices, share: sp.class.share, whole: sp.class.whole}
@@ -232,17 +209,6 @@ func (p *profile) stayOf(sp spot, from, to int64, who *occupant) stay {
 		st.bytes = p.free.nodes[sp.node].gpus[sp.devices[0]].shareBytes(sp.class)
 	}
 	return st
-}
-
-// started puts a group into the profile that this cycle has placed and taken out of free.
-func (p *profile) started(r *Request, spots []spot) {
-	end := after(p.now, r.runs())
-	who := &occupant{group: r.ID, name: r.called(), ends: end, assumed: r.assumed()}
-	for _, sp := range spots {
-		p.nodes[sp.node].running = append(p.nodes[sp.node].running, p.stayOf(sp, p.now, end, who))
-		p.log = append(p.log, int32(sp.node))
-	}
-	p.pools.take(r, spots, p.now, end)
 }
 
 // called is the request's name for people.
@@ -303,7 +269,7 @@ func (n *nodeState) atMost(m *nodeState) {
 }
 
 // state is the state of a node at one time.
-func (p *profile) state(ni int, at int64) *nodeState {
+func (p *profile) state(ni int, at int64, turn int) *nodeState {
 	n := p.blank(ni)
 	t := &p.nodes[ni]
 	for i := range t.running {
@@ -312,7 +278,7 @@ func (p *profile) state(ni int, at int64) *nodeState {
 		}
 	}
 	for i := range t.planned {
-		if s := &t.planned[i]; s.from <= at && at < s.to && s.who.group != p.trial.group {
+		if s := &t.planned[i]; s.from <= at && at < s.to && s.who.start.turn < turn && s.who.group != p.trial.group {
 			n.takeOut(s)
 		}
 	}
@@ -320,8 +286,8 @@ func (p *profile) state(ni int, at int64) *nodeState {
 }
 
 // stateFor is state less what is kept for others than the request.
-func (p *profile) stateFor(r *Request, ni int, at int64) *nodeState {
-	n := p.state(ni, at)
+func (p *profile) stateFor(r *Request, ni int, at int64, turn int) *nodeState {
+	n := p.state(ni, at, turn)
 	for i := range p.nodes[ni].former {
 		if f := &p.nodes[ni].former[i]; at < f.to && !f.opens(r) {
 			n.takeOut(&f.stay)
@@ -344,9 +310,9 @@ func (p *profile) blank(ni int) *nodeState {
 	return n
 }
 
-// window is what a node has free throughout a time; nil if it is closed to the request
-// meanwhile.
-func (p *profile) window(ni int, from, to int64, r *Request) *nodeState {
+// window is what a node has free throughout a time, beside the starts planned before a
+// turn; nil if it is closed to the request meanwhile.
+func (p *profile) window(ni int, from, to int64, r *Request, turn int) *nodeState {
 	t := &p.nodes[ni]
 	if opens, closes, ok := p.confined(ni, r); ok && (from < opens || to > closes) {
 		return nil
@@ -356,11 +322,11 @@ func (p *profile) window(ni int, from, to int64, r *Request) *nodeState {
 			return nil
 		}
 	}
-	n := p.stateFor(r, ni, from)
+	n := p.stateFor(r, ni, from, turn)
 	// What runs only gives back, so that free capacity is least where something begins.
 	for i := range t.planned {
-		if s := &t.planned[i]; from < s.from && s.from < to && s.who.group != p.trial.group {
-			n.atMost(p.stateFor(r, ni, s.from))
+		if s := &t.planned[i]; from < s.from && s.from < to && s.who.start.turn < turn && s.who.group != p.trial.group {
+			n.atMost(p.stateFor(r, ni, s.from, turn))
 		}
 	}
 	return n
@@ -387,9 +353,9 @@ func (n *nodeState) holds(sp spot) bool {
 	return true
 }
 
-// allows reports whether the request may have its spots for its time from then on: nothing
-// that is planned, reserved or running is in the way.
-func (p *profile) allows(r *Request, spots []spot, from int64) bool {
+// allows reports whether the request of a turn may have its spots for its time from then
+// on: nothing that is planned before it, reserved or running is in the way.
+func (p *profile) allows(r *Request, turn int, spots []spot, from int64) bool {
 	to := after(from, r.runs())
 	defer func() { p.spare = append(p.spare, p.used...); p.used = p.used[:0] }()
 	done := map[int]bool{}
@@ -398,7 +364,7 @@ func (p *profile) allows(r *Request, spots []spot, from int64) bool {
 			continue
 		}
 		done[sp.node] = true
-		n := p.window(sp.node, from, to, r)
+		n := p.window(sp.node, from, to, r, turn)
 		if n == nil || n.held != "" || sp.class.whole && !n.idle() {
 			return false
 		}
@@ -408,7 +374,7 @@ func (p *profile) allows(r *Request, spots []spot, from int64) bool {
 			}
 		}
 	}
-	return true
+	return p.pools.holds(r, spots, from, to)
 }
 
 // spell writes a duration for people: "24h", "1h30m", "45s".

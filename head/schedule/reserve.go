@@ -50,6 +50,13 @@ func (b *booking) owns(tenant, queue string, names ...string) bool {
 
 // reserve gives each reservation its nodes and closes them to all others.
 func (p *profile) reserve() {
+	for _, b := range p.booked {
+		for _, ni := range b.nodes {
+			p.nodes[ni].closed = nil
+			p.log = append(p.log, int32(ni))
+		}
+	}
+	p.booked = nil
 	for _, r := range p.s.Reservations {
 		if b := (&booking{Reservation: r, from: nanos(r.Start), to: nanos(r.End)}); b.to > p.now && b.from < b.to {
 			p.booked = append(p.booked, b)
@@ -67,6 +74,7 @@ func (p *profile) reserve() {
 		slices.Sort(b.nodes)
 		for _, ni := range b.nodes {
 			p.nodes[ni].closed = append(p.nodes[ni].closed, closure{from: b.from, to: b.to, booking: b})
+			p.log = append(p.log, int32(ni))
 		}
 	}
 }

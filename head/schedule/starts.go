@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -22,16 +23,6 @@ import (
 // planned is how many starts are planned for the requests of one pool.
 const planned = 1000
 
-// plannedStart is one planned start.
-type plannedStart struct {
-	request *Request
-	spots   []spot
-	from    int64
-	to      int64
-	who     *occupant
-	after   []*occupant // whose ends it waits for, the last to end first
-}
-
 // Forecast is when a waiting group is planned to start, and what that rests on.
 type Forecast struct {
 	Start time.Time `json:"start"`
@@ -45,11 +36,11 @@ type Forecast struct {
 
 // Forecast is the planned start of a waiting group; false: none is planned.
 func (r *Result) Forecast(group string) (Forecast, bool) {
-	p := r.cycle.times
-	if p == nil || p.entries[group] == nil {
+	i := slices.IndexFunc(r.planned, func(e *plannedStart) bool { return e.request.ID == group })
+	if i < 0 {
 		return Forecast{}, false
 	}
-	e := p.entries[group]
+	e := r.planned[i]
 	f := Forecast{Start: moment(e.from)}
 	for _, o := range e.after[:min(len(e.after), named)] {
 		f.After = append(f.After, o.name)
@@ -57,7 +48,7 @@ func (r *Result) Forecast(group string) (Forecast, bool) {
 	}
 	f.Assumptions = append(f.Assumptions, fmt.Sprintf("%s runs for %s: %s", e.who.name, spell(e.request.runs()), e.request.assumed()))
 	for _, sp := range e.spots {
-		if name := p.free.nodes[sp.node].name; len(f.Nodes) == 0 || f.Nodes[len(f.Nodes)-1] != name {
+		if name := r.left.nodes[sp.node].name; len(f.Nodes) == 0 || f.Nodes[len(f.Nodes)-1] != name {
 			f.Nodes = append(f.Nodes, name)
 		}
 	}
@@ -72,6 +63,7 @@ type timely struct {
 	tooLong  map[timeKey]time.Duration // that did not fit now, or any longer
 	hopeless map[timeKey]time.Duration // that have no start at all, or any longer
 	planned  map[string]int            // by pool
+	looked   int                       // starts that were looked for
 	line     map[string]int64          // by pool, before which nothing else starts (NoBackfill)
 }
 
@@ -81,33 +73,42 @@ type timeKey struct {
 	access string
 }
 
-// profile is made when something first does not fit, or depends on time anyway.
+// profile is made, or brought up to date, when something first does not fit, or depends on
+// time anyway.
 func (c *cycle) profile() *profile {
-	if c.times == nil {
-		c.times = newProfile(c.s, c.free, c.now)
-		for i := range c.placed {
-			c.times.started(c.placed[i].request, c.placed[i].spots)
-		}
-		for i := range c.aside {
-			c.times.claimed(c.aside[i], c.mem.demandOf(c.aside[i].request, c.now))
-		}
-		for _, h := range c.s.Holders {
-			if len(h.Lent) > 0 && h.Spec != nil && len(h.Spec.Bundles) > 0 {
-				r := &Request{ID: h.Group, Name: h.Name, User: h.User, Spec: *h.Spec, Former: h.Lent}
-				c.times.former(r, newDemand(r, c.now))
-			}
-		}
-		for _, r := range c.order {
-			if r.keepsFormer(c.now) {
-				c.times.former(r, c.mem.demandOf(r, c.now))
-				c.lookAgain(r.FormerUntil)
-			}
-		}
-		c.timely = timely{
-			tooLong: map[timeKey]time.Duration{}, hopeless: map[timeKey]time.Duration{}, planned: map[string]int{}, line: map[string]int64{},
+	if c.times != nil {
+		return c.times
+	}
+	if p := c.mem.times; p != nil && p.free == c.free {
+		p.follow(c.s, c.now)
+	} else {
+		c.mem.times = newProfile(c.s, c.free, c.now)
+	}
+	p := c.mem.times
+	c.times = p
+	p.begin(c.order, c.age)
+	for i := range c.placed {
+		p.started(c.placed[i].request, -1, c.placed[i].spots)
+	}
+	for i := range c.aside {
+		p.claimed(c.aside[i], c.mem.demandOf(c.aside[i].request, c.now))
+	}
+	for _, h := range c.s.Holders {
+		if len(h.Lent) > 0 && h.Spec != nil && len(h.Spec.Bundles) > 0 {
+			r := &Request{ID: h.Group, Name: h.Name, User: h.User, Spec: *h.Spec, Former: h.Lent}
+			p.former(r, newDemand(r, c.now))
 		}
 	}
-	return c.times
+	for _, r := range c.order {
+		if r.keepsFormer(c.now) {
+			p.former(r, c.mem.demandOf(r, c.now))
+			c.lookAgain(r.FormerUntil)
+		}
+	}
+	c.timely = timely{
+		tooLong: map[timeKey]time.Duration{}, hopeless: map[timeKey]time.Duration{}, planned: map[string]int{}, line: map[string]int64{},
+	}
+	return p
 }
 
 // timed reports whether more than what is free now decides on a request.
@@ -115,14 +116,25 @@ func (c *cycle) timed(r *Request) bool {
 	return len(c.s.Reservations) > 0 || len(r.Spec.Uses) > 0 || r.Spec.Reservation != ""
 }
 
-// startNow finds a place for a request that it may take now; without spots it waits.
-func (c *cycle) startNow(r *Request, d *demand, failed map[*demand]bool) outcome {
+// startNow finds a place for the request of a turn that it may take now; without spots it
+// waits.
+func (c *cycle) startNow(turn int, r *Request, d *demand, failed map[*demand]bool) outcome {
 	if _, behind := c.lined(r); behind {
 		return outcome{}
 	}
 	timed := c.timed(r)
 	if !timed && failed[d] {
 		return outcome{}
+	}
+	if c.times == nil && c.mem.hasPlan() {
+		c.profile()
+	}
+	// Where its start was planned for by now, so that those after it find what they were
+	// promised.
+	if c.times != nil {
+		if e := c.times.known[r]; e != nil && e.from <= c.times.now && e.d.key == d.key && c.times.allows(r, turn, e.spots, c.times.now) {
+			return outcome{spots: e.spots, chosen: e.chosen, proven: true}
+		}
 	}
 	if c.times != nil && len(c.timely.tooLong) > 0 {
 		if dur, ok := c.timely.tooLong[timeKey{d, c.times.accessOf(r)}]; ok && dur <= r.runs() {
@@ -135,12 +147,12 @@ func (c *cycle) startNow(r *Request, d *demand, failed map[*demand]bool) outcome
 			failed[d] = true
 			return got
 		}
-		if c.times == nil || c.times.allows(r, got.spots, c.times.now) {
+		if c.times == nil || c.times.allows(r, turn, got.spots, c.times.now) {
 			return got
 		}
 	}
 	p := c.profile()
-	got := p.placeAt(r, d, p.now, func(int32) bool { return true })
+	got := p.placeNow(turn, r, d)
 	if got.spots == nil {
 		c.timely.tooLong[timeKey{d, p.accessOf(r)}] = r.runs()
 	}
@@ -169,29 +181,54 @@ func (c *cycle) inLine(r *Request, start int64) {
 }
 
 // planStart finds the earliest start of a request that waits and takes its place for then.
-func (c *cycle) planStart(r *Request, d *demand) time.Time {
+func (c *cycle) planStart(turn int, r *Request, d *demand) time.Time {
 	p := c.profile()
 	notBefore := p.now
 	if after, behind := c.lined(r); behind {
 		notBefore = after
 	}
 	key := timeKey{d, p.accessOf(r)}
-	longest, known := c.timely.hopeless[key]
-	full := c.timely.planned[r.Spec.Pool] >= cmp.Or(max(0, c.s.Policy.Planned), planned)
-	var e *plannedStart
-	if !full && notBefore != forever && (!known || r.runs() < longest) {
-		if e = p.earliest(r, d, notBefore, func(t time.Time) *demand { return c.allowed(r, c.mem.demandOf(r, t)) }); e == nil {
+	if c.timely.planned[r.Spec.Pool] >= cmp.Or(max(0, c.s.Policy.Planned), planned) || notBefore == forever {
+		c.inLine(r, forever)
+		return time.Time{}
+	}
+	e := p.known[r]
+	if e != nil && (e.d.key != d.key || e.from <= p.now || e.from < notBefore || !e.in && !p.allows(r, turn, e.spots, e.from)) {
+		p.forget(e)
+		e = nil
+	}
+	old := e != nil && e.grown != c.free.grown && p.now-e.made >= int64(c.age)
+	if longest, known := c.timely.hopeless[key]; (e == nil || old) && c.timely.looked < c.looks() && (!known || r.runs() < longest) {
+		c.timely.looked++
+		if e != nil {
+			p.forget(e)
+		}
+		p.truncate(turn)
+		if e = p.earliest(r, d, notBefore, func(t time.Time) *demand { return c.mem.demandOf(r, t) }); e == nil {
 			c.timely.hopeless[key] = r.runs()
+		} else {
+			e.d, e.made, e.grown, e.turn, e.cycle = d, p.now, c.free.grown, turn, p.cycle
 		}
 	}
 	if e == nil {
 		c.inLine(r, forever)
 		return time.Time{}
 	}
+	if !e.in {
+		p.add(e)
+	}
 	c.timely.planned[r.Spec.Pool]++
-	p.add(e)
 	c.inLine(r, e.from)
 	return moment(e.from)
+}
+
+// looks is how many starts one cycle looks for. With an age that a plan may reach, that is
+// the first, and the others as cycles go by.
+func (c *cycle) looks() int {
+	if c.age > 0 {
+		return 50
+	}
+	return math.MaxInt
 }
 
 // accessOf is equal for requests to which the same reservations are open and which use as
@@ -204,7 +241,7 @@ func (p *profile) accessOf(r *Request) string {
 	p.formerAccess(&b, r)
 	for i := range p.booked {
 		if p.booked[i].serves(r) {
-			fmt.Fprintf(&b, "%d ", i)
+			fmt.Fprintf(&b, "%q ", p.booked[i].Name)
 		}
 	}
 	fmt.Fprintf(&b, "%q", r.Spec.Reservation)
@@ -214,8 +251,8 @@ func (p *profile) accessOf(r *Request) string {
 	return b.String()
 }
 
-// looks bounds how often the capacities are asked for a later moment for one request.
-const looks = 16
+// moves bounds how often the capacities are asked for a later moment for one request.
+const moves = 16
 
 // earliest finds the first moment from which the request fits for as long as it runs; nil:
 // there is none as far as is known.
@@ -229,7 +266,7 @@ func (p *profile) earliest(r *Request, d *demand, notBefore int64, demandAt func
 		}
 	}
 	if e != nil {
-		e.who = &occupant{group: r.ID, name: r.called(), ends: e.to, assumed: r.assumed(), from: e.from}
+		e.who = &occupant{group: r.ID, name: r.called(), ends: e.to, assumed: r.assumed(), from: e.from, start: e}
 		e.after = p.waitsFor(e)
 	}
 	return e
@@ -239,16 +276,28 @@ func (p *profile) earliestOf(r *Request, d *demand, notBefore int64) *plannedSta
 	if len(d.classes) == 0 || d.incomplete() {
 		return nil
 	}
+	// The earliest moment is one at which the room for one of the classes grows.
+	var found *plannedStart
+	for ci := range d.classes[:min(len(d.classes), exactBundles)] {
+		if e := p.earliestBy(r, d, ci, notBefore); e != nil && (found == nil || e.from < found.from) {
+			found = e
+		}
+	}
+	return found
+}
+
+// earliestBy looks at the moments at which the room for a class grows.
+func (p *profile) earliestBy(r *Request, d *demand, ci int, notBefore int64) *plannedStart {
 	dur := int64(r.runs())
-	l := p.lineOf(r, d, d.classes[0])
+	l := p.lineOf(r, d, d.classes[ci])
 	groupOf, groups, some := p.groups(d)
 	if !some {
 		return nil
 	}
 	var found *plannedStart
-	for range looks {
+	for range moves {
 		later := int64(0)
-		l.earliest(d.needed(), dur, notBefore, groupOf, groups, func(at int64, enough func(int32) bool) bool {
+		l.earliest(d.needed(ci), dur, notBefore, groupOf, groups, func(at int64, enough func(int32) bool) bool {
 			if t := p.pools.roomFrom(r, d.fewest(), at, at+dur); t > at {
 				later = t
 				return true
@@ -257,7 +306,7 @@ func (p *profile) earliestOf(r *Request, d *demand, notBefore int64) *plannedSta
 			if got.spots == nil {
 				return false
 			}
-			found = &plannedStart{request: r, spots: got.spots, from: at, to: after(at, r.runs())}
+			found = &plannedStart{request: r, spots: got.spots, chosen: got.chosen, from: at, to: after(at, r.runs())}
 			return true
 		})
 		if found != nil || later <= notBefore || later >= forever-1 {
@@ -302,9 +351,9 @@ func (d *demand) fewest() int64 {
 	return max(sum, d.least)
 }
 
-// needed is how many bundles of the most demanding class there must be.
-func (d *demand) needed() int64 {
-	return max(0, int64(len(d.classes[0].bundles))-(int64(d.total)-d.fewest()))
+// needed is how many bundles of a class there must be.
+func (d *demand) needed(ci int) int64 {
+	return max(0, int64(len(d.classes[ci].bundles))-(int64(d.total)-d.fewest()))
 }
 
 // placeAt finds a place for a request that is free for it from a moment on, for as long as
@@ -321,7 +370,7 @@ func (p *profile) placeAt(r *Request, d *demand, at int64, may func(node int32) 
 	some := p.enough(d, nodes)
 	few := nodes
 	if some && len(d.classes) == 1 && !d.required {
-		few = p.roomiest(nodes, d.needed())
+		few = p.roomiest(nodes, d.needed(0))
 	}
 	for _, ni := range nodes {
 		p.room[ni] = 0
@@ -339,10 +388,60 @@ func (p *profile) placeAt(r *Request, d *demand, at int64, may func(node int32) 
 		few = nodes
 	}
 	barred := func(ni int) bool { return !may(int32(ni)) }
-	if got := p.placeAmong(r, d, slices.DeleteFunc(slices.Clone(few), barred), at, to); got.spots != nil || len(few) == len(nodes) {
+	if got := p.placeAmong(r, d, math.MaxInt, slices.DeleteFunc(slices.Clone(few), barred), at, to); got.spots != nil || len(few) == len(nodes) {
 		return got
 	}
-	return p.placeAmong(r, d, slices.DeleteFunc(nodes, barred), at, to)
+	return p.placeAmong(r, d, math.MaxInt, slices.DeleteFunc(nodes, barred), at, to)
+}
+
+// placeNow finds a place for the request of a turn that it may take now, beside the starts
+// planned before it.
+func (p *profile) placeNow(turn int, r *Request, d *demand) outcome {
+	if len(d.classes) == 0 {
+		return outcome{}
+	}
+	to := after(p.now, r.runs())
+	var nodes []int
+	for ci, c := range d.classes {
+		for ni, k := range p.free.tallyOf(d, c).node {
+			if k == 0 || p.room[ni] > 0 {
+				continue
+			}
+			n := p.free.nodes[ni]
+			if t := &p.nodes[ni]; len(t.planned)+len(t.closed) > 0 || r.Spec.Reservation != "" {
+				if n = p.window(ni, p.now, to, r, turn); n == nil {
+					continue
+				}
+				if k = c.room(n); k == 0 {
+					continue
+				}
+			}
+			nodes = append(nodes, ni)
+			p.room[ni] = k
+		}
+		p.spare, p.used = append(p.spare, p.used...), p.used[:0]
+		if ci == 0 && !p.enough(d, nodes) {
+			nodes = p.blankRoom(nodes)
+			break
+		}
+	}
+	few := nodes
+	if len(d.classes) == 1 && !d.required {
+		few = p.roomiest(nodes, d.needed(0))
+	}
+	p.blankRoom(nodes)
+	if got := p.placeAmong(r, d, turn, few, p.now, to); got.spots != nil || len(few) == len(nodes) {
+		return got
+	}
+	return p.placeAmong(r, d, turn, nodes, p.now, to)
+}
+
+// blankRoom forgets the room of nodes, and gives none.
+func (p *profile) blankRoom(nodes []int) []int {
+	for _, ni := range nodes {
+		p.room[ni] = 0
+	}
+	return nil
 }
 
 // enough reports whether a group of nodes has room for the most demanding class.
@@ -360,7 +459,7 @@ func (p *profile) enough(d *demand, nodes []int) bool {
 		if g < 0 {
 			continue
 		}
-		if sums[g] += int64(p.room[ni]); sums[g] >= d.needed() {
+		if sums[g] += int64(p.room[ni]); sums[g] >= d.needed(0) {
 			return true
 		}
 	}
@@ -390,24 +489,24 @@ func (p *profile) roomiest(nodes []int, need int64) []int {
 }
 
 // placeAmong is placeOn, first on what is reserved for the request.
-func (p *profile) placeAmong(r *Request, d *demand, nodes []int, at, to int64) outcome {
+func (p *profile) placeAmong(r *Request, d *demand, turn int, nodes []int, at, to int64) outcome {
 	slices.Sort(nodes)
 	nodes = slices.Compact(nodes)
 	// Its own reservation is used before what others could use too.
 	if own := p.own(r, nodes, at, to); len(own) > 0 && len(own) < len(nodes) {
-		if got := p.placeOn(r, d, own, at, to); got.spots != nil {
+		if got := p.placeOn(r, d, turn, own, at, to); got.spots != nil {
 			return got
 		}
 	}
-	return p.placeOn(r, d, nodes, at, to)
+	return p.placeOn(r, d, turn, nodes, at, to)
 }
 
 // placeOn is place on some nodes with what they have free throughout a time.
-func (p *profile) placeOn(r *Request, d *demand, nodes []int, at, to int64) outcome {
+func (p *profile) placeOn(r *Request, d *demand, turn int, nodes []int, at, to int64) outcome {
 	o := p.scratch
 	defer o.back(o.mark())
 	for _, ni := range nodes {
-		if n := p.window(ni, at, to, r); n != nil {
+		if n := p.window(ni, at, to, r, turn); n != nil {
 			o.set(ni, n)
 		}
 	}
@@ -425,17 +524,6 @@ func (p *profile) placeOn(r *Request, d *demand, nodes []int, at, to int64) outc
 	return got
 }
 
-// add takes the place of a planned start for its time.
-func (p *profile) add(e *plannedStart) {
-	p.entries[e.request.ID] = e
-	for _, sp := range e.spots {
-		n := &p.nodes[sp.node]
-		n.planned = append(n.planned, p.stayOf(sp, e.from, e.to, e.who))
-		p.log = append(p.log, int32(sp.node))
-	}
-	p.pools.take(e.request, e.spots, e.from, e.to)
-}
-
 // claimed puts a claim that has not come true yet into the profile. Whatever of its place
 // comes free goes to it; it starts when the last of those that leave for it has left.
 func (p *profile) claimed(a aside, d *demand) {
@@ -448,7 +536,9 @@ func (p *profile) claimed(a aside, d *demand) {
 		}
 	}
 	e.to = after(e.from, r.runs())
-	e.who = &occupant{group: r.ID, name: r.called(), ends: e.to, assumed: r.assumed(), from: e.from}
+	e.who = &occupant{group: r.ID, name: r.called(), ends: e.to, assumed: r.assumed(), from: e.from, start: e, passing: true}
+	e.turn = -1
+	p.passing = append(p.passing, e.who)
 	for i, at := range r.Claim {
 		ni, ok := p.at[at.Node]
 		c := d.classOf(i)
@@ -463,15 +553,15 @@ func (p *profile) claimed(a aside, d *demand) {
 		}
 		e.spots = append(e.spots, sp)
 		p.nodes[ni].planned = append(p.nodes[ni].planned, p.stayOf(sp, p.now, e.to, e.who))
+		e.who.nodes = append(e.who.nodes, ni)
 	}
 	// What was set aside of it is not free now, and is when it ends.
 	for ni, st := range a.taken {
 		st.from, st.to, st.who = p.now, e.to, e.who
-		p.nodes[ni].running = append(p.nodes[ni].running, st)
-		p.log = append(p.log, int32(ni))
+		p.run(ni, st)
 	}
 	e.after = p.waitsFor(e)
-	p.entries[r.ID] = e
+	p.claims = append(p.claims, e)
 	p.pools.take(r, e.spots, p.now, e.to)
 }
 

@@ -30,7 +30,7 @@ func (x *explainer) timeReasons(r *Request, turn int) []api.Reason {
 	if never := neverCapacity(x.s.Capacities, &r.Spec); never != nil {
 		return []api.Reason{*never}
 	}
-	if x.times == nil {
+	if x.c.times == nil {
 		return nil
 	}
 	var out []api.Reason
@@ -53,7 +53,7 @@ func (x *explainer) timeReasons(r *Request, turn int) []api.Reason {
 	}
 	closed, ahead := x.inTheWayLater(r, d, turn)
 	for _, c := range closed {
-		out = append(out, c.reason(x.times.now))
+		out = append(out, c.reason(nanos(x.now)))
 	}
 	if why, ok := aheadReason(r, ahead); ok {
 		out = append(out, why)
@@ -71,32 +71,34 @@ type obstacle struct {
 // inTheWayLater lists what will take nodes that have room for the request now, within the
 // time that it runs: reservations, and the starts planned before it.
 func (x *explainer) inTheWayLater(r *Request, d *demand, turn int) (closed, ahead []*obstacle) {
-	p := x.times
-	to := after(p.now, r.runs())
+	to := after(nanos(x.now), r.runs())
 	byWhom := map[any]*obstacle{}
-	note := func(list *[]*obstacle, who any, o obstacle, node string) {
-		if byWhom[who] == nil {
-			byWhom[who] = &o
-			*list = append(*list, &o)
-		}
-		byWhom[who].nodes = append(byWhom[who].nodes, node)
-	}
-	for ni := range p.nodes {
-		n := p.free.nodes[ni]
+	note := func(list *[]*obstacle, who any, o obstacle, ni int) {
+		n := x.free.nodes[ni]
 		if !slices.ContainsFunc(d.classes, func(c *class) bool { return d.serves(n, c) && n.count(c, 1) > 0 }) {
-			continue
+			return
 		}
-		for i := range p.nodes[ni].closed {
-			if c := &p.nodes[ni].closed[i]; c.from < to && !c.opens(r) {
-				note(&closed, c.booking, obstacle{booking: c.booking}, n.name)
+		have := byWhom[who]
+		if have == nil {
+			have = &o
+			byWhom[who] = have
+			*list = append(*list, have)
+		}
+		if len(have.nodes) == 0 || have.nodes[len(have.nodes)-1] != n.name {
+			have.nodes = append(have.nodes, n.name)
+		}
+	}
+	for _, b := range x.c.booked {
+		if b.from < to && !b.serves(r) {
+			for _, ni := range b.nodes {
+				note(&closed, b, obstacle{booking: b}, ni)
 			}
 		}
-		for i := range p.nodes[ni].planned {
-			s := &p.nodes[ni].planned[i]
-			if e := p.entries[s.who.group]; e != nil && e.from < to && x.turns.at(e.request) < turn {
-				if names := byWhom[e]; names == nil || names.nodes[len(names.nodes)-1] != n.name {
-					note(&ahead, e, obstacle{entry: e}, n.name)
-				}
+	}
+	for _, e := range x.c.planned {
+		if e.from < to && x.turns.at(e.request) < turn {
+			for _, sp := range e.spots {
+				note(&ahead, e, obstacle{entry: e}, sp.node)
 			}
 		}
 	}
@@ -166,14 +168,14 @@ func (x *explainer) reservationReason(r *Request) *api.Reason {
 	say := func(frees, format string, args ...any) *api.Reason {
 		return &api.Reason{Code: api.ReasonReservation, Text: fmt.Sprintf(format, args...), Blockers: []string{name}, Frees: frees}
 	}
-	at := slices.IndexFunc(x.times.booked, func(b *booking) bool { return b.Name == name })
+	at := slices.IndexFunc(x.c.booked, func(b *booking) bool { return b.Name == name })
 	if at < 0 {
 		if slices.ContainsFunc(x.s.Reservations, func(b *api.Reservation) bool { return b.Name == name }) {
 			return say("another reservation, or none", "the reservation %s has ended", name)
 		}
 		return say("another reservation, or none", "there is no reservation %q", name)
 	}
-	b, now := x.times.booked[at], x.times.now
+	b, now := x.c.booked[at], nanos(x.now)
 	left := time.Duration(b.to - max(now, b.from))
 	switch {
 	case !b.serves(r):
@@ -191,8 +193,8 @@ func (x *explainer) reservationReason(r *Request) *api.Reason {
 
 // capacityReasons names the capacities that have too little left.
 func (x *explainer) capacityReasons(r *Request) []api.Reason {
-	ps := x.times.pools
-	now := x.times.now
+	ps := x.c.pools
+	now := nanos(x.now)
 	var out []api.Reason
 	for _, u := range r.Spec.Uses {
 		c := ps.byName[u.Of]

@@ -1,0 +1,151 @@
+package schedule
+
+import (
+	"slices"
+	"time"
+)
+
+// agenda is the planned starts of a profile, from one cycle to the next.
+type agenda struct {
+	list    []*plannedStart            // in order of turns; of the cycle before at its beginning
+	known   map[*Request]*plannedStart // also those that have to be looked at again
+	passing []*occupant                // what is known for one cycle only
+	claims  []*plannedStart            // that have not come true yet
+	cycle   uint64
+}
+
+// plannedStart is one planned start. What people are told of it never changes.
+type plannedStart struct {
+	request *Request
+	spots   []spot
+	chosen  []int64
+	from    int64
+	to      int64
+	who     *occupant
+	after   []*occupant // whose ends it waits for, the last to end first
+
+	d     *demand
+	made  int64 // when it was looked for
+	grown uint64
+	turn  int
+	cycle uint64
+	in    bool // it has its place in the profile
+}
+
+// begin goes through the planned starts of the cycle before: what waits no longer has none.
+// Without an age that they may reach all are given up.
+func (p *profile) begin(order []*Request, age time.Duration) {
+	p.cycle++
+	p.claims = nil
+	if p.known == nil {
+		p.known = map[*Request]*plannedStart{}
+	}
+	if age > 0 && len(p.known) > 0 {
+		for i, r := range order {
+			if e := p.known[r]; e != nil {
+				e.turn, e.cycle = i, p.cycle
+			}
+		}
+	}
+	for _, e := range p.known {
+		if e.cycle != p.cycle {
+			p.forget(e)
+		}
+	}
+	p.list = slices.DeleteFunc(p.list, func(e *plannedStart) bool { return e.cycle != p.cycle })
+	slices.SortStableFunc(p.list, func(a, b *plannedStart) int { return a.turn - b.turn })
+}
+
+// close keeps the planned starts that have their places.
+func (p *profile) close() []*plannedStart {
+	p.list = p.list[:0]
+	for _, e := range p.known {
+		if e.in {
+			p.list = append(p.list, e)
+		} else {
+			delete(p.known, e.request)
+		}
+	}
+	slices.SortFunc(p.list, func(a, b *plannedStart) int { return a.turn - b.turn })
+	return append(slices.Clone(p.claims), p.list...)
+}
+
+// drop takes a planned start out of the profile; it may come back in its turn.
+func (p *profile) drop(e *plannedStart) {
+	if e.in {
+		e.in = false
+		p.remove(e.who)
+	}
+}
+
+func (p *profile) forget(e *plannedStart) {
+	p.drop(e)
+	delete(p.known, e.request)
+}
+
+// truncate takes out all planned starts from a turn on, so that what is looked for next is
+// moved by none of them.
+func (p *profile) truncate(turn int) {
+	for i := len(p.list) - 1; i >= 0 && p.list[i].turn >= turn; i-- {
+		p.drop(p.list[i])
+	}
+}
+
+// displace takes out the planned starts after a turn that begin on a node before a time.
+func (p *profile) displace(ni, turn int, until int64) {
+	for i := 0; i < len(p.nodes[ni].planned); {
+		s := &p.nodes[ni].planned[i]
+		if e := s.who.start; e.turn > turn && s.from < until {
+			p.drop(e)
+			i = 0
+			continue
+		}
+		i++
+	}
+}
+
+// add takes the place of a planned start for its time.
+func (p *profile) add(e *plannedStart) {
+	e.in = true
+	p.known[e.request] = e
+	for _, sp := range e.spots {
+		p.displace(sp.node, e.turn, e.to)
+		n := &p.nodes[sp.node]
+		n.planned = append(n.planned, p.stayOf(sp, e.from, e.to, e.who))
+		p.log = append(p.log, int32(sp.node))
+		e.who.nodes = append(e.who.nodes, sp.node)
+	}
+	p.pools.take(e.request, e.spots, e.from, e.to)
+}
+
+// begun puts a group into the profile that has been placed in its turn.
+func (p *profile) begun(r *Request, turn int, spots []spot) {
+	if e := p.known[r]; e != nil {
+		p.forget(e)
+	}
+	p.started(r, turn, spots)
+}
+
+// hasPlan reports whether there are planned starts from the cycle before.
+func (m *memory) hasPlan() bool {
+	return m.times != nil && m.times.free == m.free && len(m.times.known) > 0
+}
+
+// closePlan hands the plan over to the result.
+func (c *cycle) closePlan() {
+	if c.times == nil {
+		return
+	}
+	c.planned = c.times.close()
+	c.booked, c.pools = c.times.booked, c.times.pools
+	for i, r := range c.order {
+		if len(r.Claim) == 0 {
+			continue
+		}
+		for _, e := range c.times.claims {
+			if e.request == r && c.decisions[i].Bundles == nil {
+				c.decisions[i].Start = moment(e.from)
+			}
+		}
+	}
+}

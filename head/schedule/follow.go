@@ -1,0 +1,201 @@
+package schedule
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+	"time"
+)
+
+// follow brings the profile up to a snapshot and a time. What did not change since the last
+// one costs next to nothing.
+func (p *profile) follow(s *Snapshot, now time.Time) {
+	later := p.now != nanos(now)
+	p.s, p.now = s, nanos(now)
+	p.scratch.links = p.free.links
+	if p.scratch.mix != p.free.mix {
+		p.scratch.mix, p.scratch.allowed = p.free.mix, nil
+	}
+	if touched, ok := p.free.idx.since(p.upTo); ok {
+		p.log = append(p.log, touched...)
+	} else {
+		clear(p.lines)
+	}
+	p.upTo = p.free.idx.end()
+	if len(p.log) > 16*len(p.nodes)+4096 {
+		p.log = p.log[:0]
+		clear(p.lines)
+	}
+	p.forgetPassing()
+	p.forgetFormer()
+	p.followHolders()
+	p.overrun()
+	if later {
+		p.relate()
+	}
+	p.charge()
+	p.reserve()
+}
+
+// forgetPassing takes out what the last cycle decided: by now it runs, or it does not.
+func (p *profile) forgetPassing() {
+	for _, who := range p.passing {
+		p.remove(who)
+	}
+	p.passing = p.passing[:0]
+}
+
+// remove takes all stays of somebody out.
+func (p *profile) remove(who *occupant) {
+	mine := func(s stay) bool { return s.who == who }
+	for _, ni := range who.nodes {
+		t := &p.nodes[ni]
+		t.running = slices.DeleteFunc(t.running, mine)
+		t.planned = slices.DeleteFunc(t.planned, mine)
+		p.log = append(p.log, int32(ni))
+	}
+	who.nodes = who.nodes[:0]
+}
+
+// followHolders compares the holders with those of the last snapshot. Most are the same, in
+// the same place.
+func (p *profile) followHolders() {
+	was, is := p.holders, p.s.Holders
+	for len(was) > 0 && len(is) > 0 && was[0] == is[0] {
+		was, is = was[1:], is[1:]
+	}
+	for len(was) > 0 && len(is) > 0 && was[len(was)-1] == is[len(is)-1] {
+		was, is = was[:len(was)-1], is[:len(is)-1]
+	}
+	p.holders = append(p.holders[:0:0], p.s.Holders...)
+	if len(was)+len(is) == 0 {
+		return
+	}
+	stay := make(map[*Holder]bool, len(is))
+	for _, h := range is {
+		stay[h] = true
+	}
+	for _, h := range was {
+		if !stay[h] {
+			p.remove(p.byHolder[h])
+			delete(p.byHolder, h)
+		}
+	}
+	for _, h := range is {
+		if p.byHolder[h] == nil {
+			p.holder(h)
+		}
+	}
+}
+
+// holder puts what a running group holds into the profile. Where it is not known what it
+// holds, nothing is ever given back.
+func (p *profile) holder(h *Holder) {
+	end, why := h.ends(p.now)
+	who := &occupant{group: h.Group, name: h.called(), ends: end, assumed: why}
+	if h.Spec != nil {
+		who.tenant, who.queue = h.Spec.Tenant, h.Spec.Queue
+	}
+	p.byHolder[h] = who
+	if h.relative() {
+		p.relative = append(p.relative, h)
+	}
+	heap.Push(&p.ends, ending{end, h})
+	for i := range h.Bundles {
+		b := &h.Bundles[i]
+		ni, ok := p.at[b.Node]
+		if !ok {
+			continue
+		}
+		st := stay{
+			from: p.now, to: end, who: who, cpu: max(0, int64(b.CPU)), mem: max(0, int64(b.Memory)),
+			share: b.Share, bytes: max(0, int64(b.GPUMemory)), whole: h.Spec != nil && h.Spec.WholeNodes, bundle: int64(i),
+		}
+		n := p.free.nodes[ni]
+		for d := range n.gpus {
+			if slices.Contains(b.Devices, n.gpus[d].uuid) {
+				st.devices = append(st.devices, d)
+			}
+		}
+		p.run(ni, st)
+	}
+}
+
+// run adds a stay that has begun.
+func (p *profile) run(ni int, st stay) {
+	p.nodes[ni].running = append(p.nodes[ni].running, st)
+	p.log = append(p.log, int32(ni))
+	st.who.nodes = append(st.who.nodes, ni)
+}
+
+// overrun looks again at holders whose expected end has passed.
+func (p *profile) overrun() {
+	for len(p.ends) > 0 && p.ends[0].at <= p.now {
+		h := heap.Pop(&p.ends).(ending).holder
+		if who := p.byHolder[h]; who != nil && who.ends <= p.now {
+			p.remove(who)
+			p.holder(h)
+		}
+	}
+}
+
+// relate looks again at holders of which all that is known is that they are to end soon.
+func (p *profile) relate() {
+	old := p.relative
+	p.relative = nil
+	for _, h := range old {
+		if who := p.byHolder[h]; who != nil {
+			p.remove(who)
+			p.holder(h)
+		}
+	}
+}
+
+// ending is when a holder is expected to have ended.
+type ending struct {
+	at     int64
+	holder *Holder
+}
+
+type endings []ending
+
+func (e endings) Len() int      { return len(e) }
+func (e endings) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e endings) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(e[i].at, e[j].at), cmp.Compare(e[i].holder.Group, e[j].holder.Group)) < 0
+}
+func (e *endings) Push(x any) { *e = append(*e, x.(ending)) }
+func (e *endings) Pop() any {
+	last := (*e)[len(*e)-1]
+	(*e)[len(*e)-1] = ending{}
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+// charge counts anew what holders use of the capacities.
+func (p *profile) charge() {
+	p.pools = newPools(p)
+	if len(p.s.Capacities) == 0 {
+		return
+	}
+	for _, h := range p.s.Holders {
+		if who := p.byHolder[h]; who != nil && h.Spec != nil && len(h.Spec.Uses) > 0 {
+			p.pools.charge(h.Spec.Uses, who.nodes, p.now, who.ends, who)
+		}
+	}
+}
+
+// started puts a group into the profile that this cycle has placed and taken out of free.
+// Starts that are planned later in the order and are in its way are planned anew.
+func (p *profile) started(r *Request, turn int, spots []spot) {
+	end := after(p.now, r.runs())
+	who := &occupant{
+		group: r.ID, name: r.called(), tenant: r.Spec.Tenant, queue: r.Spec.Queue, ends: end, assumed: r.assumed(), passing: true,
+	}
+	p.passing = append(p.passing, who)
+	for _, sp := range spots {
+		p.displace(sp.node, turn, end)
+		p.run(sp.node, p.stayOf(sp, p.now, end, who))
+	}
+	p.pools.take(r, spots, p.now, end)
+}
