@@ -129,10 +129,12 @@ func (c *Client) Stacks(ctx context.Context, job string) (api.Stacks, error) {
 	return s, err
 }
 
-// Why explains job/x, pg/x, node/x or a bare id.
-func (c *Client) Why(ctx context.Context, kind, id string) (api.Why, error) {
+// Why explains job/x, pg/x, node/x or a bare id. Each of whatIf is one change of a request
+// that waits to look into, as "ranks=8", or "any" for each of its constraints dropped by
+// itself.
+func (c *Client) Why(ctx context.Context, kind, id string, whatIf ...string) (api.Why, error) {
 	var w api.Why
-	return w, c.get(ctx, "/api/v1/why/"+seg(kind)+"/"+seg(id), nil, &w)
+	return w, c.get(ctx, "/api/v1/why/"+seg(kind)+"/"+seg(id), url.Values{"whatIf": whatIf}, &w)
 }
 
 // LogPart is a piece of a rank's output.

@@ -12,9 +12,10 @@ import (
 )
 
 func (a *app) whyCommand() *cobra.Command {
-	return &cobra.Command{
+	var whatIf []string
+	c := &cobra.Command{
 		Use: "why TARGET", Short: "What something waits for, by name, and what would free it", Args: cobra.ExactArgs(1),
-		Example: "  troupe why @last\n  troupe why pg/pg-7f3k2\n  troupe why node/NAME -o json",
+		Example: "  troupe why @last\n  troupe why pg/pg-7f3k2\n  troupe why node/NAME -o json\n  troupe why @last --what-if any\n  troupe why @last --what-if ranks=8 --what-if level=rack",
 		RunE: func(c *cobra.Command, args []string) error {
 			cl, err := a.api()
 			if err != nil {
@@ -30,7 +31,7 @@ func (a *app) whyCommand() *cobra.Command {
 				}
 				kind = "job"
 			}
-			w, err := cl.Why(c.Context(), kind, id)
+			w, err := cl.Why(c.Context(), kind, id, whatIf...)
 			if err != nil {
 				return err
 			}
@@ -38,6 +39,49 @@ func (a *app) whyCommand() *cobra.Command {
 			return nil
 		},
 	}
+	c.Flags().StringArrayVar(&whatIf, "what-if", nil, "what would become of what waits with a `CHANGE`, as ranks=8, time=2h or priority=5; any: without each of its constraints")
+	return c
+}
+
+// printAhead says where something stands that waits, and what would let it start.
+func (a *app) printAhead(w api.Why, names *nodeNames) {
+	if w.Position > 0 {
+		_, _ = fmt.Fprintf(a.out, "position %d in its queue\n", w.Position)
+	}
+	if p := w.Planned; p != nil {
+		_, _ = fmt.Fprintf(a.out, "planned start %s", a.clock(p.Start))
+		if len(p.Nodes) > 0 {
+			_, _ = fmt.Fprintf(a.out, " on %s", clean(names.in(shortened(p.Nodes))))
+		}
+		_, _ = fmt.Fprintln(a.out)
+		for _, s := range p.Assumptions {
+			_, _ = fmt.Fprintf(a.out, "     if %s\n", clean(names.in(s)))
+		}
+	}
+	for i, x := range w.Alternatives {
+		if i == 0 {
+			_, _ = fmt.Fprintln(a.out)
+		}
+		would := "it would not start sooner"
+		switch {
+		case x.Now:
+			would = "it would start now"
+		case len(x.After) > 0:
+			would = "it would start once " + shortened(x.After) + " had left for it"
+		case !x.Start.IsZero():
+			would = "it would start about " + a.clock(x.Start)
+		}
+		_, _ = fmt.Fprintf(a.out, "%s: %s\n", clean(x.Change), clean(names.in(would)))
+	}
+}
+
+// shortened names the first few of a list.
+func shortened(list []string) string {
+	const most = 5
+	if len(list) <= most {
+		return strings.Join(list, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), len(list)-most)
 }
 
 func (a *app) printWhy(ctx context.Context, w api.Why) {
@@ -65,6 +109,7 @@ func (a *app) printWhy(ctx context.Context, w api.Why) {
 			}
 		}
 	}
+	a.printAhead(w, names)
 	if len(w.Events) > 0 {
 		_, _ = fmt.Fprintln(a.out)
 		a.print(a.eventTable(ctx, w.Events))

@@ -48,7 +48,9 @@ type Backend interface {
 	// Changed returns a channel that closes at the next change of the state.
 	Changed() <-chan struct{}
 	Index() uint64
-	Why(ctx context.Context, target string) (api.Why, error)
+	// Why explains a thing; each of whatIf is one change of a request that waits to look
+	// into, as ranks=8, or "any" for each of its constraints dropped by itself.
+	Why(ctx context.Context, target string, whatIf ...string) (api.Why, error)
 	// ReadLog reads one rank's output of one attempt. A problem that is Retryable means
 	// that there is nothing yet (the rank has not started, the node is away for now).
 	ReadLog(ctx context.Context, job string, rank, attempt int64, stream string, offset, limit int64) (wire.LogChunk, error)

@@ -266,7 +266,7 @@ func (b *fake) Index() uint64 {
 	return b.index
 }
 
-func (b *fake) Why(_ context.Context, target string) (api.Why, error) {
+func (b *fake) Why(_ context.Context, target string, _ ...string) (api.Why, error) {
 	return api.Why{Target: target, State: "QUEUED", Answer: "it waits"}, nil
 }
 

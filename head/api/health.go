@@ -54,9 +54,10 @@ func (s *server) health() {
 		func(r *request, in *struct {
 			Kind string `path:"kind" doc:"job, pg, node, actor or checkpoint"`
 			ID   string `path:"id" doc:"The id; slashes in it may be sent as they are."`
+			WhatIfParam
 		},
 		) (*bodyOutput[api.Why], error) {
-			return s.why(r, in.Kind+"/"+in.ID)
+			return s.why(r, in.Kind+"/"+in.ID, in.WhatIf)
 		})
 	register(s, op(http.MethodPost, "/api/v1/bus-access", "create-bus-access", "Credentials for calling actors over the bus for a while"), nil,
 		func(r *request, _ *none) (*plainOutput[api.BusAccess], error) {
@@ -70,9 +71,14 @@ func (s *server) health() {
 		s.signInCode)
 }
 
-func (s *server) why(r *request, target string) (*bodyOutput[api.Why], error) {
+// WhatIfParam asks what would become of a request that waits if it were otherwise.
+type WhatIfParam struct {
+	WhatIf []string `query:"whatIf" maxItems:"16" doc:"A change, as ranks=8, level=rack, time=2h, priority=5; any: each of its constraints dropped by itself."`
+}
+
+func (s *server) why(r *request, target string, whatIf []string) (*bodyOutput[api.Why], error) {
 	index := s.b.Index()
-	why, err := s.b.Why(r, target)
+	why, err := s.b.Why(r, target, whatIf...)
 	if err != nil {
 		return nil, err
 	}

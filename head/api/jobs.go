@@ -120,7 +120,13 @@ func (s *server) jobs() {
 		})
 
 	register(s, op(http.MethodGet, "/api/v1/jobs/{id}/why", "why-job", "What blocks a job, by name, and what would free it"), nil,
-		func(r *request, in *IDParam) (*bodyOutput[api.Why], error) { return s.why(r, "job/"+in.ID) })
+		func(r *request, in *struct {
+			IDParam
+			WhatIfParam
+		},
+		) (*bodyOutput[api.Why], error) {
+			return s.why(r, "job/"+in.ID, in.WhatIf)
+		})
 }
 
 func (s *server) submit(r *request, in *struct {

@@ -11,7 +11,9 @@ import (
 )
 
 // Why explains a job, placement group or node: job/x, pg/x, node/x, or a bare id.
-func (h *Head) Why(_ context.Context, target string) (api.Why, error) {
+//
+// With whatIf it says besides what would become of what waits with these changes.
+func (h *Head) Why(_ context.Context, target string, whatIf ...string) (api.Why, error) {
 	v := h.Store.View()
 	kind, id, typed := strings.Cut(target, "/")
 	if !typed {
@@ -23,7 +25,8 @@ func (h *Head) Why(_ context.Context, target string) (api.Why, error) {
 	if kind == "job" || kind == "actor" || kind == "" {
 		j, err := v.Resolve(id)
 		if err == nil {
-			return h.whyJob(v, j), nil
+			w := h.whyJob(v, j)
+			return h.foresee(v, j.Group, w, j.State == api.Queued, whatIf)
 		}
 		if kind != "" {
 			return api.Why{}, h.problemOf(err)
@@ -32,7 +35,7 @@ func (h *Head) Why(_ context.Context, target string) (api.Why, error) {
 	if kind == "pg" || kind == "gang" || kind == "" {
 		g, err := resolveGroup(v, id)
 		if err == nil {
-			return h.whyGroup(v, g), nil
+			return h.foresee(v, g.ID, h.whyGroup(v, g), g.State == api.GroupPending, whatIf)
 		}
 		if kind != "" {
 			return api.Why{}, err

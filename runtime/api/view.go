@@ -254,6 +254,27 @@ type Why struct {
 	Answer  string   `json:"answer"` // one sentence
 	Reasons []Reason `json:"reasons,omitempty"`
 	Events  []Event  `json:"events,omitempty"` // the newest few that concern it
+	// Of what waits: its place among the requests of its own queue, when it is planned to
+	// start, and, if asked for, what would become of it if it were otherwise.
+	Position     int64         `json:"position,omitempty"`
+	Planned      *Planned      `json:"planned,omitempty"`
+	Alternatives []Alternative `json:"alternatives,omitempty"`
+}
+
+// Planned is when something is planned to start, and what that rests on.
+type Planned struct {
+	Start       time.Time `json:"start"`
+	After       []string  `json:"after,omitempty"` // whose ends it waits for, the last first
+	Assumptions []string  `json:"assumptions,omitempty"`
+	Nodes       []string  `json:"nodes,omitempty"`
+}
+
+// Alternative is one change of a request, and what it would bring.
+type Alternative struct {
+	Change string    `json:"change"`
+	Now    bool      `json:"now"`             // it would start now
+	After  []string  `json:"after,omitempty"` // once these have been preempted for it
+	Start  time.Time `json:"start,omitzero"`  // else when it would be planned to start
 }
 
 // List is one page of a collection; Remaining > 0 means that rows were cut.
