@@ -52,6 +52,9 @@ func planOne(s *schedule.Snapshot, r *schedule.Request, now time.Time) ([]api.Pl
 	return nil, nil
 }
 
+// planAge is how old a planned start may become before an earlier one is looked for.
+const planAge = 10 * time.Second
+
 // planned is the scheduler's word on everything that waits, at one index.
 type planned struct {
 	mu      sync.Mutex
@@ -77,6 +80,7 @@ func (h *Head) plan(v *state.View) *schedule.Result {
 	if len(v.PendingGroups()) > 0 || mayGrow(v) {
 		if p.planner == nil {
 			p.planner = schedule.NewPlanner()
+			p.planner.PlanAge = planAge
 		}
 		r = p.planner.Plan(h.snapshotOf(v), now)
 		if again := r.Again; !again.IsZero() && (until == 0 || again.UnixNano() < until) {

@@ -16,16 +16,20 @@ func (p *profile) follow(s *Snapshot, now time.Time) {
 	if p.scratch.mix != p.free.mix {
 		p.scratch.mix, p.scratch.allowed = p.free.mix, nil
 	}
-	if touched, ok := p.free.idx.since(p.upTo); ok {
-		p.log = append(p.log, touched...)
-	} else {
-		clear(p.lines)
-	}
-	p.upTo = p.free.idx.end()
 	if len(p.log) > 16*len(p.nodes)+4096 {
 		p.log = p.log[:0]
 		clear(p.lines)
 	}
+	began := len(p.log)
+	if touched, ok := p.free.idx.since(p.upTo); ok {
+		p.log = append(p.log, touched...)
+	} else {
+		clear(p.lines)
+		for ni := range p.nodes {
+			p.log = append(p.log, int32(ni))
+		}
+	}
+	p.upTo = p.free.idx.end()
 	p.forgetPassing()
 	p.forgetFormer()
 	p.followHolders()
@@ -35,6 +39,10 @@ func (p *profile) follow(s *Snapshot, now time.Time) {
 	}
 	p.charge()
 	p.reserve()
+	// What is planned on a node that changed is looked at again in its turn.
+	for _, ni := range p.log[began:] {
+		p.displace(int(ni), -1, forever)
+	}
 }
 
 // forgetPassing takes out what the last cycle decided: by now it runs, or it does not.

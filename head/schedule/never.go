@@ -13,6 +13,9 @@ import (
 // ready and well, with the missing amount; nil if they could, or if that is not proven.
 // A cluster without nodes is not "never": its nodes have yet to join.
 func Never(s *Snapshot, spec api.GroupSpec) *api.Reason {
+	if why := neverCapacity(s.Capacities, &spec); why != nil {
+		return why
+	}
 	if len(s.Nodes) == 0 || len(spec.Bundles) == 0 {
 		return nil
 	}

@@ -313,6 +313,9 @@ func (p *profile) blank(ni int) *nodeState {
 // window is what a node has free throughout a time, beside the starts planned before a
 // turn; nil if it is closed to the request meanwhile.
 func (p *profile) window(ni int, from, to int64, r *Request, turn int) *nodeState {
+	if !p.free.nodes[ni].ready {
+		return nil
+	}
 	t := &p.nodes[ni]
 	if opens, closes, ok := p.confined(ni, r); ok && (from < opens || to > closes) {
 		return nil

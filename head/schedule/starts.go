@@ -223,12 +223,16 @@ func (c *cycle) planStart(turn int, r *Request, d *demand) time.Time {
 }
 
 // looks is how many starts one cycle looks for. With an age that a plan may reach, that is
-// the first, and the others as cycles go by.
+// the first ones at once, and the others as cycles go by.
 func (c *cycle) looks() int {
-	if c.age > 0 {
-		return 50
+	const first, then = 50, 16
+	switch {
+	case c.age == 0:
+		return math.MaxInt
+	case len(c.times.list) < first:
+		return first
 	}
-	return math.MaxInt
+	return then
 }
 
 // accessOf is equal for requests to which the same reservations are open and which use as

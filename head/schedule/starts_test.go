@@ -318,8 +318,7 @@ func TestCapacities(t *testing.T) {
 	if len(got) != 1 || got[0].Used != 340 || got[0].Headroom != 0 || !slices.Equal(got[0].By, []string{"serve", "train"}) {
 		t.Errorf("in use %+v", got)
 	}
-	spec := gang("train", 4, gpus(1)).uses("storage", 120).request.Spec
-	never := neverCapacity(in.Capacities, &spec)
+	never := Never(in, gang("train", 4, gpus(1)).uses("storage", 120).request.Spec)
 	if never == nil || never.Text != "asks for 4 × 120 MiB/s = 480 MiB/s of storage, which has 350 MiB/s: 130 MiB/s too much" || never.Missing != "130 MiB/s" {
 		t.Errorf("refused with %+v", never)
 	}
@@ -434,5 +433,51 @@ func TestForecast(t *testing.T) {
 	}
 	if _, ok := r.Forecast("nobody"); ok {
 		t.Error("a forecast for nobody")
+	}
+}
+
+// A plan that is kept is made anew where a node of it takes nothing any more, and a node
+// that joins is used at once (C-P13, runtime row 4).
+func TestPlanFollowsTheNodes(t *testing.T) {
+	a, b := aNode("a").cpu(8_000).cpusHeld(8), aNode("b").cpu(8_000).cpusHeld(8)
+	in := cluster(a, b).heldBy(holding("x", time.Hour, 8, a), holding("y", 2*time.Hour, 8, b)).pending(gang("r", 1, cpus(8)), gang("wide", 1, cpus(16)))
+	in.Policy.Order = OrderFIFO
+	p := NewPlanner()
+	p.PlanAge = 24 * time.Hour
+	see := func(want string) {
+		t.Helper()
+		if got := outcomes(in, p.Plan(in, epoch).Decisions); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+	see("r:+1h wide:-")
+	if f, _ := p.Plan(in, epoch).Forecast("r"); !slices.Equal(f.Nodes, []string{"a"}) || !slices.Equal(f.After, []string{"x"}) {
+		t.Errorf("forecast %+v", f)
+	}
+	lost := *in
+	lost.Nodes = slices.Clone(in.Nodes)
+	lost.Own(0).Ready = false
+	in = &lost
+	see("r:+2h wide:-")
+	more := *in
+	joined := aNode("c").cpu(32_000)
+	more.Nodes = append(slices.Clone(in.Nodes), &joined.node)
+	in = &more
+	see("r:c wide:c")
+}
+
+// D-Q7: a start that came to nothing leaves all of a reservation to the next one.
+func TestReservationAfterAFailedStart(t *testing.T) {
+	n := aNode("n1").gpus(8, 72)
+	in := cluster(n).pending(gang("a", 1, gpus(8)).tenant("mine").runs(time.Hour), gang("other", 1, gpus(1)).runs(time.Hour))
+	in.Reservations = []*api.Reservation{{Name: "r", Start: epoch.Add(-time.Hour), End: epoch.Add(3 * time.Hour), Tenant: "mine", Nodes: []string{"n1"}}}
+	p := NewPlanner()
+	for range 3 {
+		if got := outcomes(in, p.Plan(in, epoch).Decisions); got != "a:n1 other:+3h" {
+			t.Errorf("got %s", got)
+		}
+	}
+	if got := Bookings(in, epoch); len(got) != 1 || !slices.Equal(got[0].Nodes, []string{"n1"}) || got[0].Missing != 0 {
+		t.Errorf("bookings %+v", got)
 	}
 }
