@@ -17,8 +17,8 @@ var groups = []struct {
 	title string
 	names []string
 }{
-	{"Run and watch", []string{"run", "submit", "status", "ps", "logs", "why", "events", "wait", "stop", "ui"}},
-	{"Things", []string{"job", "pg", "node", "checkpoint", "actor", "chaos"}},
+	{"Run and watch", []string{"run", "submit", "plan", "status", "ps", "logs", "why", "events", "wait", "stop", "ui"}},
+	{"Things", []string{"job", "pg", "node", "checkpoint", "actor", "queue", "quota", "reservation", "usage", "topology", "chaos"}},
 	{"Clusters", []string{"up", "down", "head", "worker", "join-key", "context"}},
 	{"More", []string{"simulate", "limits", "version", "help"}},
 }

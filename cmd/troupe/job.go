@@ -17,10 +17,11 @@ import (
 
 func (a *app) jobCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "job", Aliases: []string{"jobs"}, Short: "Jobs: list, get, logs, stop, scale, events, wait, signal, history, failures, goodput, stack",
+		Use: "job", Aliases: []string{"jobs"}, Short: "Jobs: list, get, logs, stop, scale, hold, suspend, requeue, edit, events, wait, signal, history, failures, goodput, stack",
 		Example: "  troupe job list\n  troupe job logs -f digits-7f3k2\n  troupe job stop digits-7f3k2",
 	}
 	c.AddCommand(a.accountCommands()...)
+	c.AddCommand(a.parkCommands()...)
 	c.AddCommand(a.jobList(), a.jobGet(), a.jobLogs(), a.jobStop(), a.jobScale(), a.jobEvents(), a.jobWait(), a.jobSignal())
 	return c
 }

@@ -54,6 +54,7 @@ type jobFlags struct {
 	sendDir                  string
 	sendLimit                sizeFlag
 	sent                     *packed // of sendDir
+	wishes                   wishFlags
 }
 
 const noWarmHelp = "start ranks by exec, never by a fork of an interpreter that has imported torch"
@@ -105,6 +106,7 @@ func (o *jobFlags) add(c *cobra.Command) {
 	}
 	f.Lookup("bundles").DefValue = ""
 	o.r.add(c)
+	o.wishes.add(c)
 }
 
 // addSend adds the flags that send a folder along.
@@ -181,6 +183,9 @@ func (a *app) spec(ctx context.Context, c *cobra.Command, o *jobFlags, command [
 	}
 	s.PlacementGroup, s.Bundles = strings.TrimPrefix(o.pg, "pg/"), o.bundles
 	s.Pool, s.Queue, s.Tenant, s.Priority = o.pool, o.queue, o.tenant, o.priority
+	if err := o.wishes.into(c, &s, time.Now()); err != nil {
+		return s, err
+	}
 	s.Restart.User, s.Restart.StallKill = &o.maxRestarts, o.stallKill
 	if o.noExclude {
 		o.excludeAfter = 0

@@ -115,6 +115,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.upCommand(), a.downCommand(), a.statusCommand(), a.runCommand(), a.submitCommand(), a.launchCommand(),
 		a.jobCommand(), a.pgCommand(), a.nodeCommand(), a.checkpointCommand(), a.actorCommand(), a.whyCommand(), a.chaosCommand(),
+		a.queueCommand(), a.quotaCommand(), a.reservationCommand(), a.usageCommand(), a.topologyCommand(), a.planCommand(),
 		a.eventsCommand(), a.uiCommand(), a.headCommand(), a.workerCommand(), a.joinKeyCommand(), a.versionCommand(), a.contextCommand(), a.limitsCommand(), a.simulateCommand(),
 	)
 	root.AddCommand(a.shortcuts()...)

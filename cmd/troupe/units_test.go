@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -201,4 +202,31 @@ func FuzzJobFile(f *testing.F) {
 			t.Fatalf("%v", err)
 		}
 	})
+}
+
+// What a job may wish stands in its file by the names of the API.
+func TestWishesInAJobFile(t *testing.T) {
+	var s jobFile
+	err := decodeJob("f.yaml", []byte("name: a\nlevel: rack\nlevelWait: 10m\ndeadline: 2030-05-01T12:00:00Z\nuses: {nfs: 80}\nwhere:\n- {key: zone, op: in, values: [a, b]}\ntimeLimit: 2h\npreemptible: true\ndata: [faces]\n"), &s)
+	if err != nil || s.Level != "rack" || s.LevelWait == nil || s.Deadline.Year() != 2030 || s.Uses[0].N != 80 || s.Where[0].Values[1] != "b" || s.TimeLimit.D() != 2*time.Hour || !s.Preemptible || s.Data[0] != "faces" {
+		t.Errorf("%+v, %v", s.JobSpec, err)
+	}
+}
+
+func TestParseAmounts(t *testing.T) {
+	for word, want := range map[string]string{
+		"gpu=8": "gpu=8000", "gpu=1.5": "gpu=1500", "gpu:H200=0.005": "gpu:H200=5", "cpu=2": "cpu=2000", "memory=1KiB": "memory=1024", "nfs=350": "nfs=350", "nfs=1MiB": "nfs=1048576",
+		"gpu=9223372036854775807": "", "gpu=0.0001": "", "gpu=-1": "", "gpu=1.": "", "gpu=NaN": "", "gpu=1e3": "", "cpu=-1": "", "=1": "", "gpu": "", "gpu=": "", "nfs=1.5": "", "nfs=-1": "",
+	} {
+		got := ""
+		if list, err := parseAmounts("limit", []string{word}); err == nil {
+			got = fmt.Sprintf("%s=%d", list[0].Of, list[0].N)
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", word, got, want)
+		}
+	}
+	if _, err := parseAmounts("limit", []string{"gpu=1", "gpu=2"}); err == nil {
+		t.Error("one quantity twice")
+	}
 }
