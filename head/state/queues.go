@@ -87,6 +87,9 @@ func putQueues(t *tx, c PutQueues) any {
 	for _, old := range t.Queues() {
 		if _, stays := next[old.Name]; !stays {
 			t.drop(tQueue, old)
+			if a := t.QueueAccount(old.Name); a != nil && len(a.Charged) == 0 {
+				t.drop(tAccount, a)
+			}
 			t.event("queue-removed", "queue/"+old.Name, "%s", byText(c.By, c.Why))
 			changed = true
 		}
@@ -167,9 +170,6 @@ func soundTree(next map[string]api.Queue) string {
 
 // queuesInUse: what waits or holds keeps its tenant and queue.
 func (t *tx) queuesInUse(next map[string]api.Queue) string {
-	if len(next) == 0 {
-		return "" // from here on nothing has a limit
-	}
 	list := make([]*api.Queue, 0, len(next))
 	for _, name := range sortedKeys(next) {
 		q := next[name]
@@ -180,10 +180,16 @@ func (t *tx) queuesInUse(next map[string]api.Queue) string {
 		if g.State == api.GroupRemoving {
 			continue
 		}
-		if _, err := tree.Path(g.Spec.Tenant, g.Spec.Queue); err != nil {
-			if _, was := before.Path(g.Spec.Tenant, g.Spec.Queue); was != nil {
-				continue // it was wrong before and is told so
+		path, was := before.Path(g.Spec.Tenant, g.Spec.Queue)
+		if was != nil {
+			continue // it was wrong before and is told so
+		}
+		if len(path) > 0 {
+			if _, stays := next[path[0].Name]; !stays {
+				return fmt.Sprintf("%s is there for %s: %s; end it or move it first", path[0].Name, orText(g.Job, g.ID), string(g.State))
 			}
+		}
+		if _, err := tree.Path(g.Spec.Tenant, g.Spec.Queue); err != nil {
 			return fmt.Sprintf("%s is there for %s: %s; end it or move it first", err, orText(g.Job, g.ID), string(g.State))
 		}
 	}

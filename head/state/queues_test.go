@@ -241,6 +241,9 @@ func TestQueueTree(t *testing.T) {
 	m.refused("conflict", KindPutQueues, PutQueues{Remove: []string{"q"}}) // it waits there
 	m.finish("j", api.Failed)
 	m.ok(KindPutQueues, PutQueues{Remove: []string{"q"}})
+	m.ask("k", "a", "default", 1, nil)
+	m.refused("conflict", KindPutQueues, PutQueues{Remove: []string{"a"}}) // also as the last of all
+	m.finish("k", api.Failed)
 	m.ok(KindPutQueues, PutQueues{Whole: true, Queues: []api.Queue{{Name: "b", Tenant: true}}})
 	if qs := m.s.View().Queues(); len(qs) != 1 || qs[0].Name != "b" {
 		t.Errorf("%+v", qs)
