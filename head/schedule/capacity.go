@@ -281,7 +281,7 @@ func neverCapacity(capacities []*api.Capacity, spec *api.GroupSpec) *api.Reason 
 			}
 			return &api.Reason{
 				Code: api.ReasonNeverFits, Text: fmt.Sprintf("no capacity is named %q; %s", u.Of, have),
-				Missing: u.Of, Frees: "another name, or a capacity of that name: troupe capacity",
+				Missing: u.Of, Frees: "another name, or a capacity of that name: troupe topology apply",
 			}
 		}
 		c := &pool{Capacity: capacities[at]}

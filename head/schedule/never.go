@@ -19,6 +19,9 @@ func Never(s *Snapshot, spec api.GroupSpec) *api.Reason {
 	if len(s.Nodes) == 0 || len(spec.Bundles) == 0 {
 		return nil
 	}
+	if never := neverCapacity(s.Capacities, &spec); never != nil {
+		return never
+	}
 	o := emptied(s.Nodes, s.Levels)
 	d := newDemand(&Request{Spec: spec}, time.Time{})
 	d.required = d.required && spec.LevelWait == nil // what is preferred will be waived

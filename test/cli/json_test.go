@@ -219,6 +219,7 @@ func TestShapes(t *testing.T) {
 	harmed := strings.Fields(h.want(0, "run", "--detach", "-o", "name", "--name", "harmed", "--gpus", "0", "--max-restarts", "1", "--", "sleep", "600").out)[0]
 	check("chaos", 0, "chaos", harmed, "kill-rank", "--yes")
 	h.want(0, "stop", harmed, "--yes")
+	queueShapes(t, h, check)
 	check("node-get", 0, "node", "get", "box")
 	check("node-cordon", 0, "node", "cordon", "box", "--reason", "later")
 	check("node-uncordon", 0, "node", "uncordon", "box")
