@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/troupe-runtime/troupe/head/schedule"
@@ -16,100 +15,38 @@ import (
 // maxHalfLife bounds the half-life of use.
 const maxHalfLife = 10 * 365 * 24 * time.Hour
 
-// checkQueues says what is wrong with a tree: given are those that a request names, all
-// is what the tree would be.
-func checkQueues(all map[string]*api.Queue, given []api.Queue, v *state.View) []api.FieldError {
+// maxAccess bounds the labels of one tenant.
+const maxAccess = 256
+
+// checkQueues says what is wrong with a tree: given are those that a request names, others
+// those that stay. Pointers are relative to the request.
+func checkQueues(given []api.Queue, others []*api.Queue, v *state.View) []api.FieldError {
 	var errs []api.FieldError
-	seen := map[string]bool{}
+	list := make([]*api.Queue, 0, len(given)+len(others))
 	for i := range given {
 		q := &given[i]
-		bad := func(field, format string, args ...any) {
-			errs = append(errs, api.FieldError{Pointer: fmt.Sprintf("/queues/%d/%s", i, field), Detail: fmt.Sprintf(format, args...)})
+		list = append(list, q)
+		if !nameRE.MatchString(q.Name) {
+			errs = append(errs, api.FieldError{
+				Pointer: fmt.Sprintf("/queues/%d/name", i), Detail: fmt.Sprintf("%q: 1 to 63 letters, digits, '.', '_' or '-', with a letter or digit at both ends", cut(q.Name, 80)),
+			})
 		}
-		switch {
-		case !nameRE.MatchString(q.Name):
-			bad("name", "%q: 1 to 63 letters, digits, '.', '_' or '-', with a letter or digit at both ends", cut(q.Name, 80))
-		case seen[q.Name]:
-			bad("name", "%s is there twice", q.Name)
-		}
-		seen[q.Name] = true
-		if q.Parent != "" {
-			switch p := all[q.Parent]; {
-			case p == nil:
-				bad("parent", "there is no tenant %q", cut(q.Parent, 80))
-			case !p.Tenant:
-				bad("parent", "%s is a queue; only tenants have something below them", q.Parent)
-			}
-		}
-		if !slices.Contains([]string{"", "fair", "fifo", "short", "deadline"}, q.Order) {
-			bad("order", "%q: fair, fifo, short or deadline", cut(q.Order, 40))
-		}
-		if q.Weight != nil && (*q.Weight < 0 || *q.Weight > 1_000_000) {
-			bad("weight", "%d: 0 to 1000000", *q.Weight)
-		}
-		if q.MaxPriority != nil && (*q.MaxPriority < -schedule.MaxPriority || *q.MaxPriority > schedule.MaxPriority) {
-			bad("maxPriority", "%d is not within ±%d", *q.MaxPriority, schedule.MaxPriority)
-		}
-		if q.MaxWait < 0 {
-			bad("maxWait", "%s: not negative", q.MaxWait)
-		}
-		for _, list := range []struct {
-			name string
-			of   api.Amounts
-		}{{"guaranteed", q.Guaranteed}, {"limit", q.Limit}, {"lend", q.Lend}} {
-			for _, a := range list.of {
-				if a.N < 0 {
-					bad(list.name, "%s is %d: a quantity is not negative", cut(a.Of, 80), a.N)
-				}
-				if !knownResource(v, a.Of) {
-					bad(list.name, "%q is neither gpu, gpu:MODEL, cpu, memory nor a capacity", cut(a.Of, 80))
-				}
-			}
-		}
-		for _, g := range q.Guaranteed {
-			if limit, ok := q.Limit.Get(g.Of); ok && limit < g.N {
-				bad("limit", "%d of %s is below the %d that are guaranteed", limit, g.Of, g.N)
-			}
-		}
-		for _, l := range q.Lend {
-			if g, ok := q.Guaranteed.Get(l.Of); !ok || l.N > g {
-				bad("lend", "%d of %s is more than is guaranteed", l.N, cut(l.Of, 80))
-			}
+		if len(q.Access) > maxAccess {
+			errs = append(errs, api.FieldError{Pointer: fmt.Sprintf("/queues/%d/access", i), Detail: fmt.Sprintf("%d labels are more than %d", len(q.Access), maxAccess)})
 		}
 	}
-	return append(errs, promises(all)...)
-}
-
-// promises: what is guaranteed below a tenant is guaranteed to it.
-func promises(all map[string]*api.Queue) []api.FieldError {
-	sums := map[string]map[string]int64{}
-	for _, q := range all {
-		if p := all[q.Parent]; p != nil {
-			for _, g := range q.Guaranteed {
-				if sums[p.Name] == nil {
-					sums[p.Name] = map[string]int64{}
-				}
-				sums[p.Name][g.Of] += g.N
-			}
-		}
+	if len(errs) > 0 {
+		return errs
 	}
-	var errs []api.FieldError
-	for name, sum := range sums {
-		for of, n := range sum {
-			if own, ok := all[name].Guaranteed.Get(of); ok && n > own {
-				errs = append(errs, api.FieldError{
-					Pointer: "/queues", Detail: fmt.Sprintf("below %s %d of %s are guaranteed, to itself %d: guarantee it more, or them less", name, n, of, own),
-				})
-			}
-		}
+	var capacities []string
+	for _, c := range v.Capacities() {
+		capacities = append(capacities, c.Name)
 	}
-	slices.SortFunc(errs, func(a, b api.FieldError) int { return strings.Compare(a.Detail, b.Detail) })
+	for _, e := range schedule.ValidateQueues(append(list, others...), capacities...) {
+		e.Pointer = "/queues" + e.Pointer
+		errs = append(errs, e)
+	}
 	return errs
-}
-
-func knownResource(v *state.View, of string) bool {
-	model, typed := strings.CutPrefix(of, "gpu:")
-	return of == "gpu" || of == "cpu" || of == "memory" || typed && model != "" || v.Capacity(of) != nil
 }
 
 // Declared is what is declared beside nodes and queues.

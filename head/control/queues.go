@@ -72,19 +72,14 @@ func (h *Head) Queues(context.Context) ([]api.QueueStatus, uint64, error) {
 // PutQueues replaces tenants and queues.
 func (h *Head) PutQueues(ctx context.Context, r api.QueuesRequest) error {
 	v := h.Store.View()
-	next := map[string]*api.Queue{}
-	if !r.Whole {
-		for _, q := range v.QueueSpecs() {
-			next[q.Name] = q
+	var others []*api.Queue
+	for _, q := range v.QueueSpecs() {
+		named := slices.ContainsFunc(r.Queues, func(x api.Queue) bool { return x.Name == q.Name })
+		if !r.Whole && !named && !slices.Contains(r.Remove, q.Name) {
+			others = append(others, q)
 		}
 	}
-	for _, name := range r.Remove {
-		delete(next, name)
-	}
-	for i := range r.Queues {
-		next[r.Queues[i].Name] = &r.Queues[i]
-	}
-	if errs := checkQueues(next, r.Queues, v); len(errs) > 0 {
+	if errs := checkQueues(r.Queues, others, v); len(errs) > 0 {
 		return invalid(errs)
 	}
 	return h.change(ctx, state.KindPutQueues, state.PutQueues{
