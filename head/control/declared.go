@@ -55,7 +55,7 @@ func (h *Head) Declared(context.Context) (api.Declared, error) {
 	s := v.Settings()
 	out := api.Declared{
 		Reservations: []api.ReservationStatus{}, Capacities: []api.CapacityStatus{}, Levels: []api.Level{}, Links: []api.Link{},
-		HalfLife: unit.Duration(s.HalfLifeOfUse()), Index: v.Index(),
+		HalfLife: unit.Duration(s.HalfLifeOfUse()), Scheduler: s.Policy, Index: v.Index(),
 	}
 	out.Levels = append(out.Levels, s.Levels...)
 	for _, r := range v.Reservations() {
@@ -169,7 +169,8 @@ func (h *Head) RemoveCapacity(ctx context.Context, name string, version uint64) 
 	return h.change(ctx, state.KindPutCapacities, state.PutCapacities{Remove: []string{name}, If: version, By: h.who(ctx)})
 }
 
-// PutTopology replaces levels and the half-life of use, as far as they are given.
+// PutTopology replaces levels, the half-life of use and the scheduler's policy, as far as
+// they are given.
 func (h *Head) PutTopology(ctx context.Context, r api.TopologyRequest) error {
 	c := state.PutSettings{Levels: r.Levels, By: h.who(ctx)}
 	var errs []api.FieldError
@@ -185,7 +186,11 @@ func (h *Head) PutTopology(ctx context.Context, r api.TopologyRequest) error {
 		}
 		c.HalfLife = &half
 	}
-	if r.Levels == nil && r.HalfLife == nil {
+	if r.Scheduler != nil {
+		errs = append(errs, checkPolicy(r.Scheduler)...)
+		c.Policy = r.Scheduler
+	}
+	if r.Levels == nil && r.HalfLife == nil && r.Scheduler == nil {
 		errs = append(errs, api.FieldError{Pointer: "", Detail: "nothing to change was named"})
 	}
 	if len(errs) > 0 {

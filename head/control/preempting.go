@@ -2,12 +2,15 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
+	"github.com/troupe-runtime/troupe/runtime/unit"
 )
 
 // evictedWithin bounds how long a victim whose ranks agree on nothing may take to leave.
@@ -33,6 +36,38 @@ func mayGrow(v *state.View) bool {
 	})
 }
 
+// maxPolicyTime bounds the times of a policy.
+const maxPolicyTime = unit.Duration(30 * 24 * time.Hour)
+
+func checkPolicy(p *api.SchedulerPolicy) (errs []api.FieldError) {
+	bad := func(pointer, format string, args ...any) {
+		errs = append(errs, api.FieldError{Pointer: "/scheduler" + pointer, Detail: fmt.Sprintf(format, args...)})
+	}
+	if orders := []string{schedule.OrderFair, schedule.OrderFIFO, schedule.OrderShort, schedule.OrderDeadline}; p.Order != "" && !slices.Contains(orders, p.Order) {
+		bad("/order", "%.40q: %s", p.Order, strings.Join(orders, ", "))
+	}
+	if p.MaxLost < 0 || p.MaxLost > 1_000_000_000 {
+		bad("/maxLost", "%d GPU-hours: 0 to 1000000000", p.MaxLost)
+	}
+	for _, d := range []struct {
+		pointer string
+		v       *unit.Duration
+	}{{"/protect", p.Protect}, {"/linkFresh", &p.LinkFresh}, {"/replacement", p.Replacement}} {
+		if d.v != nil && (*d.v < 0 || *d.v > maxPolicyTime) {
+			bad(d.pointer, "%s: 0 to %s", *d.v, maxPolicyTime)
+		}
+	}
+	return errs
+}
+
+// replaceWait is how long the place of a gang that lost a part is kept for it.
+func (h *Head) replaceWait(v *state.View) time.Duration {
+	if d := v.Settings().Policy.Replacement; d != nil {
+		return d.D()
+	}
+	return h.Timing.Replace
+}
+
 // makeRoom proposes what the scheduler decided on preemption: who leaves for whom, with
 // what is claimed in the same entry, and which claims cannot come true any more.
 func (h *Head) makeRoom(ctx context.Context, r *schedule.Result) {
@@ -43,7 +78,7 @@ func (h *Head) makeRoom(ctx context.Context, r *schedule.Result) {
 	for _, e := range r.Evictions {
 		c := state.Preempt{Group: e.Preemptor, Claim: e.Claim}
 		for _, x := range e.Victims {
-			c.Victims = append(c.Victims, state.Victim{Group: x.Group, Ranks: x.Keeps, Why: x.Why, Deadline: deadline})
+			c.Victims = append(c.Victims, state.Victim{Group: x.Group, Ranks: x.Keeps, Why: x.Why, Deadline: deadline, Lost: x.Lost})
 		}
 		h.try(ctx, state.KindPreempt, c)
 	}

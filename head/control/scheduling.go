@@ -13,7 +13,9 @@ import (
 // snapshotOf turns a view into what the scheduler looks at.
 func (h *Head) snapshotOf(v *state.View) *schedule.Snapshot {
 	s := h.survey.Snapshot(v, h.Clock.Now().UnixNano())
-	s.Policy.Protect = h.Timing.Protect
+	if v.Settings().Policy.Protect == nil {
+		s.Policy.Protect = h.Timing.Protect
+	}
 	return s
 }
 

@@ -190,7 +190,7 @@ func (h *Head) replace(ctx context.Context, v *state.View, job, why string) bool
 		return true
 	}
 	_, ok := h.try(ctx, state.KindReleaseGroup, state.ReleaseGroup{
-		Group: g.ID, Placement: placement, Why: why, Former: h.Clock.Now().Add(h.Timing.Replace).UnixNano(),
+		Group: g.ID, Placement: placement, Why: why, Former: h.Clock.Now().Add(h.replaceWait(v)).UnixNano(),
 	})
 	if ok {
 		h.keepOthers(ctx, v, g, placement)

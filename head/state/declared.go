@@ -50,9 +50,10 @@ type PutCapacities struct {
 
 // PutSettings replaces what is given.
 type PutSettings struct {
-	HalfLife *int64       `json:"halfLife,omitempty"` // ns
-	Levels   *[]api.Level `json:"levels,omitempty"`
-	By       string       `json:"by,omitempty"`
+	HalfLife *int64               `json:"halfLife,omitempty"` // ns
+	Levels   *[]api.Level         `json:"levels,omitempty"`
+	By       string               `json:"by,omitempty"`
+	Policy   *api.SchedulerPolicy `json:"policy,omitempty"`
 }
 
 // PutLinks takes news of links in; older ones than stand are dropped.
@@ -257,6 +258,10 @@ func putSettings(t *tx, c PutSettings) any {
 			text += fmt.Sprintf(" %s (label %s)", l.Name, l.Label)
 		}
 		t.event("levels-changed", "cluster/"+t.meta.Cluster, "%s", byText(c.By, orText(text, "none")))
+	}
+	if c.Policy != nil {
+		s.Policy = *c.Policy
+		t.event("settings-changed", "cluster/"+t.meta.Cluster, "%s", byText(c.By, "the scheduler's policy was replaced"))
 	}
 	s.By, s.Changed, s.Index = c.By, t.now, t.index
 	t.put(tSettings, &s)

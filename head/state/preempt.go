@@ -3,6 +3,7 @@ package state
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/unit"
@@ -24,6 +25,7 @@ type Victim struct {
 	Ranks    int64  `json:"ranks,omitempty"`
 	Why      string `json:"why"`
 	Deadline int64  `json:"deadline,omitempty"` // ns; then it is ended by force
+	Lost     int64  `json:"lost,omitempty"`     // work that is lost by it, in GPU-milliseconds
 }
 
 // DropClaim takes a claim back; victims that have not begun to end stay.
@@ -60,10 +62,52 @@ func preempt(t *tx, c Preempt) any {
 	}
 	t.put(tGroup, &w)
 	t.event("pg-claimed", groupObject(g), "it waits for %s to leave", plural(len(c.Victims), "preempted group"))
+	var lost int64
 	for _, v := range c.Victims {
 		t.evict(v, g)
+		lost += min(max(0, v.Lost), mostLost)
 	}
+	t.lose(min(lost, mostLost))
 	return nil
+}
+
+// Loss is what preemption lost within one minute of the log's time.
+type Loss struct {
+	Minute int64 `json:"minute"` // since 1970
+	Lost   int64 `json:"lost"`   // GPU-milliseconds
+}
+
+const (
+	lossMinutes = 60
+	mostLost    = 1 << 50 // keeps every sum within an integer
+)
+
+// lose records what a preemption loses, by the minute, for an hour.
+func (t *tx) lose(lost int64) {
+	minute := t.now / int64(time.Minute)
+	kept := make([]Loss, 0, len(t.meta.Losses)+1)
+	for _, l := range t.meta.Losses {
+		if l.Minute > minute-lossMinutes && l.Minute <= minute {
+			kept = append(kept, l)
+		}
+	}
+	if n := len(kept); n > 0 && kept[n-1].Minute == minute {
+		kept[n-1].Lost += lost
+	} else {
+		kept = append(kept, Loss{Minute: minute, Lost: lost})
+	}
+	t.meta.Losses = kept
+}
+
+// LostToPreemption is what preemption lost within the last hour, in GPU-milliseconds.
+func (v *View) LostToPreemption(now int64) int64 {
+	var sum int64
+	for _, l := range v.Meta().Losses {
+		if l.Minute > now/int64(time.Minute)-lossMinutes {
+			sum += l.Lost
+		}
+	}
+	return sum
 }
 
 // groupObject is what the events of a group are about.

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -133,5 +134,27 @@ func (w *world) preempt() {
 		if g.State != api.GroupPending || len(g.Claim) != len(g.Spec.Bundles) {
 			w.t.Fatalf("group %s is %s and claims %d of %d bundles", g.ID, g.State, len(g.Claim), len(g.Spec.Bundles))
 		}
+	}
+}
+
+// What preemption lost is summed over an hour.
+func TestLosses(t *testing.T) {
+	m := newMachine(t)
+	m.node("n1", 0)
+	for i, want := range []int64{10, 20, 30} {
+		low, high := fmt.Sprintf("low%d", i), fmt.Sprintf("high%d", i)
+		m.submit(low, 6)
+		m.submit(high, 6)
+		m.place("pg-"+low, "n1", 6)
+		m.ok(KindPreempt, Preempt{Group: "pg-" + high, Claim: onNode("n1", 6), Victims: []Victim{{Group: "pg-" + low, Why: "test", Lost: 10}}})
+		now := int64(m.index) * 1e9
+		if got := m.s.View().LostToPreemption(now); got != want {
+			t.Fatalf("%d, want %d", got, want)
+		}
+		m.ok(KindDropClaim, DropClaim{Group: "pg-" + high, Why: "test"})
+		m.ok(KindReleaseGroup, ReleaseGroup{Group: "pg-" + low, Why: "test"})
+	}
+	if got := m.s.View().LostToPreemption(int64(m.index)*1e9 + 2*3600e9); got != 0 {
+		t.Errorf("%d two hours later", got)
 	}
 }

@@ -256,11 +256,12 @@ func sortedKeys[V any](m map[string]V) []string {
 type Settings struct {
 	ID string `json:"id"` // always "settings"
 	// HalfLife of use, ns; 0: seven days.
-	HalfLife int64       `json:"halfLife,omitempty"`
-	Levels   []api.Level `json:"levels,omitempty"` // from the widest to the narrowest
-	By       string      `json:"by,omitempty"`
-	Changed  int64       `json:"changed,omitempty"`
-	Index    uint64      `json:"index,omitempty"`
+	HalfLife int64               `json:"halfLife,omitempty"`
+	Levels   []api.Level         `json:"levels,omitempty"` // from the widest to the narrowest
+	Policy   api.SchedulerPolicy `json:"policy,omitzero"`
+	By       string              `json:"by,omitempty"`
+	Changed  int64               `json:"changed,omitempty"`
+	Index    uint64              `json:"index,omitempty"`
 }
 
 // defaultHalfLife is how long it takes until use counts half.

@@ -52,6 +52,7 @@ type Meta struct {
 	Terminal int64  `json:"terminal"` // terminal jobs kept
 	Keys     int64  `json:"keys"`     // idempotency keys kept
 	Pasts    int64  `json:"pasts,omitempty"`
+	Losses   []Loss `json:"losses,omitempty"` // of preemption, by the minute
 }
 
 // Node is one machine that has registered.

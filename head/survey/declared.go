@@ -15,10 +15,11 @@ type declared struct {
 	links        []*api.Link
 	capacities   []*api.Capacity
 	reservations []*api.Reservation
+	policy       schedule.Policy
 }
 
 func readDeclared(v *state.View) declared {
-	d := declared{queues: v.QueueSpecs(), levels: v.Settings().Levels}
+	d := declared{queues: v.QueueSpecs(), levels: v.Settings().Levels, policy: policyOf(v.Settings().Policy)}
 	for _, l := range v.Links() {
 		d.links = append(d.links, &l.Spec)
 	}
@@ -33,9 +34,19 @@ func readDeclared(v *state.View) declared {
 
 func (d *declared) give(s *schedule.Snapshot, q *schedule.Queues) {
 	s.Levels, s.Links, s.Capacities, s.Reservations = d.levels, d.links, d.capacities, d.reservations
+	s.Policy = d.policy
 	if len(d.queues) > 0 {
 		s.Queues = q
 	}
+}
+
+// policyOf is what an operator set, as the scheduler takes it.
+func policyOf(p api.SchedulerPolicy) schedule.Policy {
+	out := schedule.Policy{Order: p.Order, NoBackfill: p.NoBackfill, NoPreempt: p.NoPreempt, MaxLost: p.MaxLost, LinkFresh: p.LinkFresh.D()}
+	if p.Protect != nil {
+		out.Protect = max(1, p.Protect.D()) // a nanosecond protects nothing, and is not the default
+	}
+	return out
 }
 
 // useFresh is how old the decayed use may be that the scheduler goes by, in nanoseconds.

@@ -76,6 +76,7 @@ func (s *Survey) Snapshot(v *state.View, now int64) *schedule.Snapshot {
 		s.queues, s.usedAt = queuesOf(v, s.declared.queues, now), now
 	}
 	s.declared.give(out, s.queues)
+	out.Lost = v.LostToPreemption(now)
 	return out
 }
 

@@ -131,3 +131,21 @@ type Link struct {
 	Why     string    `json:"why,omitempty"`
 	Checked time.Time `json:"checked"`
 }
+
+// SchedulerPolicy is what an operator sets of the scheduler; what is missing is as shipped.
+type SchedulerPolicy struct {
+	// Order of requests in queues that name none: fair, fifo, short or deadline.
+	Order string `json:"order,omitempty"`
+	// NoBackfill: what waits holds up everything behind it. NoPreempt: nothing is ended for
+	// anything else.
+	NoBackfill bool `json:"noBackfill,omitempty"`
+	NoPreempt  bool `json:"noPreempt,omitempty"`
+	// Protect is how long work that has just started is not preempted; default 1m. MaxLost
+	// is how many GPU-hours preemption may lose in an hour; 0: no limit.
+	Protect *unit.Duration `json:"protect,omitempty"`
+	MaxLost int64          `json:"maxLost,omitempty"`
+	// LinkFresh is how old the word on a link may be; default 10m. Replacement is how long
+	// the place of a gang that lost a part of it is kept for it; default 10m.
+	LinkFresh   unit.Duration  `json:"linkFresh,omitempty"`
+	Replacement *unit.Duration `json:"replacement,omitempty"`
+}

@@ -76,6 +76,7 @@ type Declared struct {
 	Levels       []Level             `json:"levels"`
 	Links        []Link              `json:"links"`
 	HalfLife     unit.Duration       `json:"halfLife"`
+	Scheduler    SchedulerPolicy     `json:"scheduler"`
 	Index        uint64              `json:"index"`
 }
 
@@ -111,6 +112,8 @@ type CapacityRequest struct {
 type TopologyRequest struct {
 	Levels   *[]Level       `json:"levels,omitempty"`   // from the widest to the narrowest
 	HalfLife *unit.Duration `json:"halfLife,omitempty"` // of use
+	// Scheduler replaces the whole policy.
+	Scheduler *SchedulerPolicy `json:"scheduler,omitempty"`
 }
 
 // LinksRequest is news of links.
