@@ -33,6 +33,8 @@ type simulateFlags struct {
 	skip                                                bool
 	until                                               time.Duration
 	first                                               int
+	due                                                 simulate.DueOptions
+	speedup                                             float64
 }
 
 // defaultPolicy is the scheduler itself.
@@ -55,6 +57,9 @@ same answer. docs/how-to/simulate.md describes both files.`,
 	l.StringVar(&f.cluster, "cluster", "", "`FILE`: the cluster, YAML or JSON; or NODESxGPUS, as 80x8")
 	l.StringVar(&f.trace, "trace", "", "`FILE`: the jobs, CSV or JSON lines; - for stdin")
 	l.StringVar(&f.policy, "policy", defaultPolicy, "`name`: troupe, or a plain rule on counts: "+plainNames())
+	l.Float64Var(&f.speedup, "speedup", 1.8, "`F`: of edf and elastic: how much faster twice the GPUs make a job")
+	l.IntVar(&f.due.Doublings, "doublings", 2, "`N`: of elastic: how often a job may get twice the GPUs")
+	l.DurationVar(&f.due.Change, "change", 30*time.Second, "`time`: of edf and elastic: what a start or another size costs")
 	l.Uint64Var(&f.seed, "seed", 1, "`N`: of everything that is drawn")
 	l.StringVar(&f.estimates, "estimates", "", "`S`: tell the scheduler how long jobs take: exact, or wrong by e^N(0,S)")
 	l.Float64Var(&f.faster, "faster", 1, "`F`: jobs arrive F times as fast")
@@ -67,11 +72,11 @@ same answer. docs/how-to/simulate.md describes both files.`,
 }
 
 func plainNames() string {
-	names := make([]string, len(schedule.PlainRules))
-	for i, r := range schedule.PlainRules {
-		names[i] = string(r)
+	names := make([]string, 0, len(schedule.PlainRules)+2)
+	for _, r := range schedule.PlainRules {
+		names = append(names, string(r))
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(append(names, simulate.DueFixed, simulate.DueElastic), ", ")
 }
 
 func (a *app) simulate(ctx context.Context, f simulateFlags) error {
@@ -86,8 +91,11 @@ func (a *app) simulate(ctx context.Context, f simulateFlags) error {
 		return usage("--until and --first are not negative")
 	case f.format != "svg" && f.format != "png":
 		return usage("--picture-format %q: svg or png", f.format)
-	case f.policy != defaultPolicy && !slices.Contains(schedule.PlainRules, schedule.PlainRule(f.policy)):
-		names := append([]string{defaultPolicy}, strings.Split(plainNames(), ", ")...)
+	case f.speedup <= 1 || f.speedup > 2 || f.due.Doublings < 0 || f.due.Doublings > 10 || f.due.Change < 0:
+		return usage("--speedup is above 1 and at most 2, --doublings 0 to 10, --change not negative")
+	}
+	f.due.Speedup = schedule.Speedup(f.speedup)
+	if names := append([]string{defaultPolicy}, strings.Split(plainNames(), ", ")...); !slices.Contains(names, f.policy) {
 		return usage("--policy %q: one of %s%s", f.policy, strings.Join(names, ", "), didYouMean(f.policy, names))
 	}
 	cluster, err := readCluster(f.cluster)
@@ -106,11 +114,14 @@ func (a *app) simulate(ctx context.Context, f simulateFlags) error {
 	bar := a.progressBar(len(trace.Jobs))
 	var r *simulate.Result
 	began := time.Now()
-	if f.policy == defaultPolicy {
+	switch f.policy {
+	case defaultPolicy:
 		r, err = simulate.Run(ctx, cluster, trace, simulate.Options{
 			Seed: f.seed, Until: f.until, Progress: bar.show, Clock: func() time.Duration { return time.Since(began) },
 		})
-	} else {
+	case simulate.DueFixed, simulate.DueElastic:
+		r, err = simulate.Due(ctx, f.policy, trace, 1000*cluster.GPUs(), f.due, bar.show)
+	default:
 		r, err = simulate.Plain(ctx, schedule.PlainRule(f.policy), trace, 1000*cluster.GPUs(), bar.show)
 	}
 	bar.end()
