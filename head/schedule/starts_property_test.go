@@ -52,7 +52,7 @@ func drawWaiting(t *rapid.T, id string, seq uint64) *Request {
 	return r
 }
 
-// S11: what comes later in the order, whether it is there or not, moves no planned start.
+// What comes later in the order, whether it is there or not, moves no planned start.
 func TestPropLaterRequestsMoveNoPlannedStart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawTimely(t)
@@ -172,7 +172,7 @@ func (w *world) next() (time.Time, bool) {
 	return at, !at.IsZero()
 }
 
-// S2, S11, I28: where everything runs as long as it was expected to, no start that is made
+// Where everything runs as long as it was expected to, no start that is made
 // delays one that was planned before it in the order. The first of the line starts at its
 // first planned start at the latest, though others come after it; with a planner that keeps
 // its plan so do the others, unless one before them starts sooner.

@@ -437,7 +437,7 @@ func TestForecast(t *testing.T) {
 }
 
 // A plan that is kept is made anew where a node of it takes nothing any more, and a node
-// that joins is used at once (C-P13, runtime row 4).
+// that joins is used at once.
 func TestPlanFollowsTheNodes(t *testing.T) {
 	a, b := aNode("a").cpu(8_000).cpusHeld(8), aNode("b").cpu(8_000).cpusHeld(8)
 	in := cluster(a, b).heldBy(holding("x", time.Hour, 8, a), holding("y", 2*time.Hour, 8, b)).pending(gang("r", 1, cpus(8)), gang("wide", 1, cpus(16)))
@@ -466,7 +466,7 @@ func TestPlanFollowsTheNodes(t *testing.T) {
 	see("r:c wide:c")
 }
 
-// D-Q7: a start that came to nothing leaves all of a reservation to the next one.
+// A start that came to nothing leaves all of a reservation to the next one.
 func TestReservationAfterAFailedStart(t *testing.T) {
 	n := aNode("n1").gpus(8, 72)
 	in := cluster(n).pending(gang("a", 1, gpus(8)).tenant("mine").runs(time.Hour), gang("other", 1, gpus(1)).runs(time.Hour))

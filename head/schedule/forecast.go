@@ -1,0 +1,68 @@
+package schedule
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Forecast is when a waiting group is planned to start, and what that rests on.
+type Forecast struct {
+	Start time.Time `json:"start"`
+	// After names the groups whose end it waits for, the last to end first.
+	After []string `json:"after,omitempty"`
+	// Assumptions say for each of them why it is expected to have ended, and what is
+	// assumed of the group itself.
+	Assumptions []string `json:"assumptions,omitempty"`
+	Nodes       []string `json:"nodes,omitempty"` // by name
+}
+
+// Forecast is the planned start of a waiting group; false: none is planned.
+func (r *Result) Forecast(group string) (Forecast, bool) {
+	i := slices.IndexFunc(r.planned, func(e *plannedStart) bool { return e.request.ID == group })
+	if i < 0 {
+		return Forecast{}, false
+	}
+	e := r.planned[i]
+	f := Forecast{Start: moment(e.from)}
+	for _, o := range e.after[:min(len(e.after), named)] {
+		f.After = append(f.After, o.name)
+		f.Assumptions = append(f.Assumptions, fmt.Sprintf("%s ends by %s: %s", o.name, stamp(o.ends), o.assumed))
+	}
+	f.Assumptions = append(f.Assumptions, fmt.Sprintf("%s runs for %s: %s", e.who.name, spell(e.request.runs()), e.request.assumed()))
+	for _, sp := range e.spots {
+		if name := r.left.nodes[sp.node].name; len(f.Nodes) == 0 || f.Nodes[len(f.Nodes)-1] != name {
+			f.Nodes = append(f.Nodes, name)
+		}
+	}
+	slices.SortFunc(f.Nodes, naturalCompare)
+	f.Nodes = slices.Compact(f.Nodes)
+	return f, true
+}
+
+// waitsFor lists who has to have ended on the nodes of a planned start before it, the last
+// to end first. Those that hold nothing that it needs are not told apart from the others.
+func (p *profile) waitsFor(e *plannedStart) []*occupant {
+	seen := map[*occupant]bool{}
+	var out []*occupant
+	node := -1
+	for _, sp := range e.spots {
+		if sp.node == node {
+			continue
+		}
+		node = sp.node
+		for _, stays := range [][]stay{p.nodes[node].running, p.nodes[node].planned} {
+			for i := range stays {
+				if s := &stays[i]; s.to <= e.from && !seen[s.who] {
+					seen[s.who] = true
+					out = append(out, s.who)
+				}
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *occupant) int {
+		return cmp.Or(cmp.Compare(b.ends, a.ends), naturalCompare(a.name, b.name), cmp.Compare(a.group, b.group))
+	})
+	return out
+}
