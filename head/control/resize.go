@@ -87,6 +87,9 @@ func (h *Head) sized(v *state.View, j *state.Job, g *state.Group, n int64) *stat
 func (h *Head) placeBeside(v *state.View, g *state.Group, spec api.GroupSpec, stays map[string]bool) []api.Placed {
 	s := h.snapshotOf(v)
 	freeSpares(v, s, g) // the entry that places the gang gives them back first
+	if stay := keepOnly(s, g.ID, stays); stay+len(spec.Bundles) <= len(g.RankBundles()) {
+		s.Queues = nil // it takes no more than it had, which no quota takes from it
+	}
 	for i := range s.Nodes {
 		// One node holds a STRICT_PACK gang; each holds at most one STRICT_SPREAD bundle, or
 		// exactly as many as are asked for on each.
@@ -97,6 +100,32 @@ func (h *Head) placeBeside(v *state.View, g *state.Group, spec api.GroupSpec, st
 	}
 	bundles, _ := planOne(s, &schedule.Request{ID: g.ID, Name: survey.Name(v, g), Spec: spec, Seq: g.Seq, Avoid: h.avoided(v, g.Job)}, h.Clock.Now())
 	return bundles
+}
+
+// keepOnly leaves of what a group holds what stays where it is: the rest is released in the
+// entry that places it anew, and counts against no quota beside what replaces it. It
+// answers how many bundles stay.
+func keepOnly(s *schedule.Snapshot, group string, stays map[string]bool) (stay int) {
+	for i, x := range s.Holders {
+		if x.Group != group || x.Releasing {
+			continue
+		}
+		h := *x
+		h.Bundles, h.CPU, h.Memory, h.GPUs = nil, 0, 0, 0
+		for _, b := range x.Bundles {
+			if !stays[b.Node] {
+				continue
+			}
+			h.Bundles = append(h.Bundles, b)
+			h.CPU, h.Memory = h.CPU+b.CPU, h.Memory+b.Memory
+			if b.Share == 0 {
+				h.GPUs += int64(len(b.Devices))
+			}
+		}
+		s.Holders[i] = &h
+		stay += len(h.Bundles)
+	}
+	return stay
 }
 
 // worthEnding reports whether a resize may begin: a smaller size always fits, a larger one
