@@ -20,6 +20,11 @@ func (m *mix) allows(n *nodeState) []bool {
 	return out
 }
 
+// scoreStep is what two nodes must differ by to be told apart by their fragments: a
+// sixteenth of a device. Below that the tighter node is the better choice; on the openb
+// traces 40 to 140 thousandths do alike, and without a step half a per cent less is placed.
+const scoreStep = wholeShare / 16 * mixParts
+
 // fragments is how much of the node's free devices the next request cannot use, expected:
 // thousandths of a device times mixParts.
 func (m *mix) fragments(n *nodeState, allows []bool) int64 {
