@@ -2,6 +2,7 @@
 // devices the openb traces get, and how fast a full cluster is decided on.
 //
 //	sched openb FOLDER WORKLOAD SEED
+//	sched full FOLDER NODES WAITING EVENTS SEED
 //
 // It prints one JSON object.
 package main
@@ -10,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 )
 
@@ -35,5 +37,16 @@ func run(args []string) (any, error) {
 		got, err := openb(args[1], args[2], seed)
 		return map[string]float64{"allocated": got}, err
 	}
-	return nil, fmt.Errorf("usage: sched openb FOLDER WORKLOAD SEED")
+	if len(args) == 6 && args[0] == "full" {
+		n := make([]int, 4)
+		for i := range n {
+			v, err := strconv.Atoi(args[2+i])
+			if err != nil {
+				return nil, err
+			}
+			n[i] = v
+		}
+		return fullCluster(filepath.Join(args[1], "kalos_gang_jobs.csv"), n[0], n[1], n[2], uint64(n[3]))
+	}
+	return nil, fmt.Errorf("usage: sched openb FOLDER WORKLOAD SEED, or sched full FOLDER NODES WAITING EVENTS SEED")
 }

@@ -99,6 +99,9 @@ func (c *class) text() string {
 
 // sum is what all bundles ask for together.
 func (d *demand) sum() amount {
+	if d.summed != nil {
+		return *d.summed
+	}
 	var sum amount
 	for _, c := range d.classes {
 		sum = sum.plus(c.amount().times(int64(len(c.bundles))))

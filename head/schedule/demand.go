@@ -66,6 +66,8 @@ type demand struct {
 	within   func([]api.Bundle) bool // with roles: whether its quota allows so many; nil: it does
 	now      time.Time
 
+	summed *amount // what all bundles ask for together
+
 	failed failure
 }
 
@@ -114,6 +116,7 @@ func newDemand(r *Request, now time.Time) *demand {
 		c.bundles = append(c.bundles, i)
 	}
 	slices.SortStableFunc(d.classes, moreDemanding)
+	d.summed = new(d.sum())
 	return d
 }
 

@@ -49,7 +49,7 @@ func (a *area) oneNode(need int64) int {
 		}
 		var score int64
 		if scores != nil {
-			score = scores[ni] / scoreStep
+			score = steps(scores[ni])
 		}
 		kept := d.keep[a.o.nodes[ni].id]
 		if best.node >= 0 && (best.kept && !kept || best.kept == kept && score > least) {

@@ -27,6 +27,7 @@ type explainer struct {
 	free    *overlay // at the end of the cycle
 	start   *overlay // at its beginning
 	empty   *overlay
+	grounds *grounds
 	holders []*Holder // with what this cycle placed, in order of names
 	fresh   map[string]*Request
 	at      map[string]int // node id → index in any of the overlays
@@ -36,10 +37,12 @@ type explainer struct {
 
 func newExplainer(c *cycle, free *overlay) *explainer {
 	s, now, placed := c.s, c.now, c.placed
-	x := &explainer{s: s, quotas: c.quotas, turns: c.turns, free: free, now: now, start: overlayOf(s, now), empty: emptied(s.Nodes, s.Levels), fresh: map[string]*Request{}, at: map[string]int{}, c: c, fits: map[string]bool{}}
-	for ni := range x.empty.nodes {
-		x.at[x.empty.nodes[ni].id] = ni
+	x := &explainer{s: s, quotas: c.quotas, turns: c.turns, free: free, now: now, start: free.clone(), fresh: map[string]*Request{}, grounds: c.grounds, c: c, fits: map[string]bool{}}
+	for i := len(c.changes) - 1; i >= 0; i-- {
+		x.start.nodes[c.changes[i].ni] = c.changes[i].old
 	}
+	x.grounds.fill(s)
+	x.empty, x.at = x.grounds.empty.clone(), x.grounds.at
 	x.holders = slices.Clone(s.Holders)
 	for _, p := range placed {
 		x.fresh[p.request.ID] = p.request
@@ -122,7 +125,7 @@ func (x *explainer) roomReasons(r *Request, d *demand, more bool) []api.Reason {
 			Missing: need, Frees: "a node that joins the cluster: troupe worker start",
 		}}
 	}
-	if never := Never(x.s, r.Spec); never != nil {
+	if never := x.grounds.neverOf(d, r); never != nil {
 		return []api.Reason{*never}
 	}
 	if more && place(x.free, d).spots != nil {

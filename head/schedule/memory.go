@@ -24,6 +24,7 @@ type memory struct {
 	levels    []api.Level
 	held      map[string]string
 	times     *profile
+	grounds   *grounds
 	linkWords uint64 // counts changes of what links are worth
 }
 
@@ -56,7 +57,10 @@ func (m *memory) overlay(s *Snapshot, now time.Time) *overlay {
 	for _, i := range slices.Compact(changed) {
 		st := stateOf(s.Nodes[i])
 		st.held = held[st.id]
-		if !st.same(o.nodes[m.at[i]]) {
+		if old := o.nodes[m.at[i]]; !st.same(old) {
+			if !st.sameCapacity(old) {
+				m.grounds = &grounds{}
+			}
 			o.set(m.at[i], st)
 		}
 	}
@@ -106,7 +110,7 @@ func (m *memory) rebuild(s *Snapshot, now time.Time) {
 	}
 	o.topo = newTopology(s.Levels, o.nodes)
 	o.links = newLinkState(s, o, now)
-	m.given = nil
+	m.given, m.grounds = nil, &grounds{}
 	o.mix = m.mixFor(s)
 	o.version, o.grown = version+1, grown+1
 	m.linkWords++

@@ -22,9 +22,12 @@ func Never(s *Snapshot, spec api.GroupSpec) *api.Reason {
 	if never := neverCapacity(s.Capacities, &spec); never != nil {
 		return never
 	}
-	o := emptied(s.Nodes, s.Levels)
-	d := newDemand(&Request{Spec: spec}, time.Time{})
-	d.required = d.required && spec.LevelWait == nil // what is preferred will be waived
+	return never(emptied(s.Nodes, s.Levels), newDemand(&Request{Spec: spec}, time.Time{}))
+}
+
+// never asks an empty cluster.
+func never(o *overlay, d *demand) *api.Reason {
+	d.required = d.required && d.request.Spec.LevelWait == nil // what is preferred will be waived
 	if s, ok := d.unknownLevel(o); ok {
 		return &api.Reason{Code: s.code, Text: s.text, Need: s.need, Have: s.have, Missing: s.missing, Frees: "another level, or its declaration"}
 	}

@@ -85,6 +85,8 @@ type cycle struct {
 	unhelpful map[string]string // why no preemption helps a group
 	again     time.Time
 	tried     int // placements that were looked for
+	grounds   *grounds
+	changes   []change // what the cycle took
 
 	aside  []aside  // what was taken out of free for claims
 	times  *profile // nil: nothing depended on time yet
@@ -127,6 +129,7 @@ func (p *Planner) Plan(s *Snapshot, now time.Time) *Result {
 	r.Decisions, r.Evictions, r.Unclaims, r.Again = c.decisions, c.evictions, c.unclaim, c.again
 	r.Growths, r.planned = c.growths, c.planned
 	r.Tried, r.left = c.tried, c.free.clone()
+	c.changes = slices.Clone(c.free.log)
 	return r
 }
 
@@ -141,6 +144,7 @@ func (p *Planner) elapsed() time.Duration {
 // each decision sees what earlier ones took.
 func (c *cycle) look() {
 	c.free = c.mem.overlay(c.s, c.now)
+	c.grounds = c.mem.grounds
 	c.mem.keepRequests(c.s.Pending)
 }
 

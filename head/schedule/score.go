@@ -25,6 +25,15 @@ func (m *mix) allows(n *nodeState) []bool {
 // traces 40 to 140 thousandths do alike, and without a step half a per cent less is placed.
 const scoreStep = wholeShare / 16 * mixParts
 
+// steps is a score in whole steps, to the nearest.
+func steps(score int64) int64 {
+	n := (score + scoreStep/2) / scoreStep
+	if (score+scoreStep/2)%scoreStep < 0 {
+		n--
+	}
+	return n
+}
+
 // fragments is how much of the node's free devices the next request cannot use, expected:
 // thousandths of a device times mixParts.
 func (m *mix) fragments(n *nodeState, allows []bool) int64 {

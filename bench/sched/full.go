@@ -1,0 +1,244 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/troupe-runtime/troupe/head/schedule"
+	"github.com/troupe-runtime/troupe/runtime/api"
+	"github.com/troupe-runtime/troupe/runtime/unit"
+)
+
+// A full cluster: zones of 25 blocks of 5 racks of 8 nodes of 8 devices, nine tenths of
+// them taken by gangs of the sizes of the Kalos trace, twenty tenants with quotas, and
+// 10,000 gangs that wait. Then something happens, again and again: a gang is submitted, or
+// one ends.
+
+const (
+	devices       = 8
+	nodesOfRack   = 8
+	racksOfBlock  = 5
+	blocksOfZone  = 25
+	nodesOfZone   = nodesOfRack * racksOfBlock * blocksOfZone
+	tenants       = 20
+	full          = 90 // per cent
+	blockRequired = 64 // up to so many devices
+)
+
+// figures is what one run measured.
+type figures struct {
+	RanksPerSecond float64   `json:"ranksPerSecond"`
+	P50            float64   `json:"p50"` // ms
+	P99            float64   `json:"p99"`
+	Most           float64   `json:"most"`
+	Memory         float64   `json:"memory"` // MB
+	Waiting        int       `json:"waiting"`
+	ByCountAlone   float64   `json:"byCountAlone"` // per cent of those that wait
+	Placed         int       `json:"placed"`       // gangs, in events
+	Full           float64   `json:"full"`         // per cent, when the events began
+	IdleTried      int       `json:"idleTried"`    // placements looked for when nothing had changed
+	Decisions      []float64 `json:"decisions"`    // ms
+}
+
+// spent is the processor time of this process: on a machine that does other things too it
+// is what one core would have taken.
+func spent() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+type fullState struct {
+	*cluster
+	random *rand.Rand
+	sizes  []gangSize
+	now    time.Time
+	used   int64
+	total  int64
+	took   time.Duration
+	ranks  int64
+	placed int
+}
+
+// gangSize is one row of the Kalos trace.
+type gangSize struct{ nodes, each, seconds int64 }
+
+func kalos(path string) ([]gangSize, error) {
+	rows, err := table(path)
+	if err != nil {
+		return nil, err
+	}
+	var out []gangSize
+	for _, row := range rows {
+		n, err := numbers(row, "nodes", "gpus_per_node", "duration_s")
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, gangSize{n[0], n[1], n[2]})
+	}
+	return out, nil
+}
+
+func newFull(sizes []gangSize, nodes int, seed uint64) *fullState {
+	f := &fullState{random: rand.New(rand.NewPCG(seed, 0)), sizes: sizes, now: time.Unix(1_700_000_000, 0).UTC()}
+	var list []*schedule.Node
+	for i := range nodes {
+		n := &schedule.Node{
+			ID: fmt.Sprintf("id-%d", i), Name: fmt.Sprintf("n%d", i), Ready: true,
+			CPU: 128_000, FreeCPU: 128_000, Memory: 1 << 40, FreeMemory: 1 << 40,
+			Labels: map[string]string{
+				"zone": fmt.Sprint(i / nodesOfZone), "block": fmt.Sprint(i / (nodesOfRack * racksOfBlock)), "rack": fmt.Sprint(i / nodesOfRack),
+			},
+		}
+		for d := range devices {
+			n.GPUs = append(n.GPUs, schedule.GPU{
+				UUID: fmt.Sprintf("%d-%d", i, d), Model: "H", Usable: cardMemory, Free: cardMemory, Share: 1000, Healthy: true,
+			})
+		}
+		list = append(list, n)
+	}
+	f.cluster = newCluster(list)
+	f.total = int64(nodes) * devices
+	f.s.Levels = []api.Level{{Name: "zone", Label: "zone"}, {Name: "block", Label: "block"}, {Name: "rack", Label: "rack"}}
+	f.s.Queues = &schedule.Queues{}
+	for t := range tenants {
+		f.s.Queues.List = append(f.s.Queues.List, &api.Queue{
+			Name: fmt.Sprintf("t%d", t), Tenant: true,
+			Guaranteed: api.Amounts{{Of: "gpu", N: 1000 * f.total / tenants}},
+			Limit:      api.Amounts{{Of: "gpu", N: 1000 * f.total / tenants * 5 / 4}},
+		})
+	}
+	return f
+}
+
+// gang is a request of the trace's sizes: one bundle for each rank.
+func (f *fullState) gang() api.GroupSpec {
+	size := f.sizes[f.random.IntN(len(f.sizes))]
+	size.nodes = min(size.nodes, f.total/devices/4)
+	spec := api.GroupSpec{
+		Bundles: slices.Repeat([]api.Bundle{{Resources: api.Resources{GPUs: 1, CPU: 8_000, Memory: 32 << 30}}}, int(size.nodes*size.each)),
+		PerNode: size.each, Tenant: fmt.Sprintf("t%d", f.random.IntN(tenants)),
+	}
+	spec.TimeLimit = unit.Duration(max(60, size.seconds)) * unit.Duration(time.Second)
+	if size.nodes*size.each <= blockRequired {
+		spec.Level = "block"
+	} else {
+		spec.Level, spec.LevelWait = "rack", new(unit.Duration)
+	}
+	return spec
+}
+
+func (f *fullState) wait(spec api.GroupSpec) *schedule.Request {
+	r := f.submit(spec)
+	r.Since, r.Expect = f.now, time.Duration(spec.TimeLimit)
+	return r
+}
+
+// step is one decision, with the reasons of one group that may wait.
+func (f *fullState) step(of string) time.Duration {
+	began := spent()
+	ds := f.decide(f.now)
+	if of != "" {
+		f.last.Why(of)
+	}
+	took := spent() - began
+	f.took += took
+	gone := map[*schedule.Request]bool{}
+	for i := range ds {
+		if ds[i].Bundles == nil {
+			continue
+		}
+		r := f.waiting[ds[i].Group]
+		f.used += int64(len(ds[i].Bundles))
+		f.ranks += int64(len(ds[i].Bundles))
+		f.placed++
+		gone[r] = true
+		f.run(r, ds[i].Bundles)
+	}
+	if len(gone) > 0 {
+		f.s.Pending = slices.DeleteFunc(slices.Clone(f.s.Pending), func(r *schedule.Request) bool { return gone[r] })
+	}
+	return took
+}
+
+func (f *fullState) run(r *schedule.Request, placed []api.Placed) {
+	h := &schedule.Holder{Group: r.ID, Name: r.ID, Spec: &r.Spec, Seq: r.Seq, Started: f.now, Ends: f.now.Add(time.Duration(r.Spec.TimeLimit))}
+	for i, p := range placed {
+		b := &r.Spec.Bundles[i]
+		h.CPU, h.Memory, h.GPUs = h.CPU+b.CPU, h.Memory+b.Memory, h.GPUs+b.GPUs
+		if len(h.Nodes) == 0 || h.Nodes[len(h.Nodes)-1] != p.Node {
+			h.Nodes = append(h.Nodes, p.Node)
+		}
+		h.Bundles = append(h.Bundles, schedule.Held{Node: p.Node, CPU: b.CPU, Memory: b.Memory, Devices: p.Devices})
+	}
+	f.s.Holders = append(slices.Clip(f.s.Holders), h)
+}
+
+// end lets one group that runs end.
+func (f *fullState) end() {
+	i := f.random.IntN(len(f.s.Holders))
+	h := f.s.Holders[i]
+	f.s.Holders = slices.Delete(slices.Clone(f.s.Holders), i, i+1)
+	f.s.Nodes = slices.Clone(f.s.Nodes)
+	var placed []api.Placed
+	for k, b := range h.Bundles {
+		placed = append(placed, api.Placed{Bundle: int64(k), Node: b.Node, Devices: b.Devices})
+	}
+	f.book(&schedule.Request{Spec: *h.Spec}, placed, false)
+	f.used -= int64(len(placed))
+}
+
+// fullCluster measures one size of cluster.
+func fullCluster(path string, nodes, waiting, events int, seed uint64) (figures, error) {
+	sizes, err := kalos(path)
+	if err != nil {
+		return figures{}, err
+	}
+	f := newFull(sizes, nodes, seed)
+	for f.used*100 < f.total*full {
+		f.now = f.now.Add(time.Second)
+		f.step(f.wait(f.gang()).ID)
+	}
+	out := figures{Full: 100 * float64(f.used) / float64(f.total)}
+	out.RanksPerSecond = float64(f.ranks) / f.took.Seconds()
+	for len(f.s.Pending) < waiting {
+		for len(f.s.Pending) < waiting {
+			f.wait(f.gang())
+		}
+		f.step("")
+	}
+	fits := 0
+	for _, r := range f.s.Pending {
+		if int64(len(r.Spec.Bundles)) <= f.total-f.used {
+			fits++
+		}
+	}
+	out.Waiting, out.ByCountAlone = len(f.s.Pending), 100*float64(fits)/float64(len(f.s.Pending))
+	f.step("")
+	out.IdleTried = f.last.Tried
+	f.placed = 0
+	for i := range events {
+		f.now = f.now.Add(time.Second)
+		of := ""
+		if i%2 == 0 {
+			of = f.wait(f.gang()).ID
+		} else {
+			f.end()
+		}
+		out.Decisions = append(out.Decisions, f.step(of).Seconds()*1000)
+	}
+	out.Placed = f.placed
+	sorted := slices.Sorted(slices.Values(out.Decisions))
+	out.P50, out.P99, out.Most = sorted[len(sorted)/2], sorted[len(sorted)*99/100], sorted[len(sorted)-1]
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return out, err
+	}
+	out.Memory = float64(u.Maxrss) / 1000
+	return out, nil
+}
