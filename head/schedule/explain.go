@@ -210,13 +210,16 @@ func (x *explainer) orderReason(r *Request, d *demand) (api.Reason, bool) {
 // healthReason names nodes that would serve the request and are not ready, and devices
 // that are not well. cure says that with them the request would fit.
 func (x *explainer) healthReason(d *demand) (reason api.Reason, ill, cure bool) {
-	well := x.free.clone()
+	well, gpus := x.free.clone(), d.wantsGPU()
 	var who, said []string
 	for ni := range well.nodes {
 		n := well.nodes[ni]
 		if !d.inPool(n) || !slices.ContainsFunc(d.classes, func(c *class) bool {
 			return hasLabels(n, c) && x.empty.nodes[ni].count(c, 1) > 0
 		}) {
+			continue
+		}
+		if n.ready && (!gpus || !slices.ContainsFunc(n.gpus, func(g gpuState) bool { return !g.healthy })) {
 			continue
 		}
 		n = n.clone()
@@ -228,7 +231,7 @@ func (x *explainer) healthReason(d *demand) (reason api.Reason, ill, cure bool) 
 		var sick int64
 		var why string
 		for g := range n.gpus {
-			if !n.gpus[g].healthy && d.wantsGPU() {
+			if !n.gpus[g].healthy && gpus {
 				n.gpus[g].healthy = true
 				why = cmp.Or(why, n.gpus[g].why)
 				sick++

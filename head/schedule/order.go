@@ -58,6 +58,9 @@ type entrant struct {
 // they became so, then work that may not be ended before work that may (which would only
 // start to make room again), then priority.
 func byStratum(a, b *entrant) int {
+	if a.lost == b.lost && a.overdue == b.overdue && a.assured == b.assured && a.priority == b.priority {
+		return 0 // as nearly all are
+	}
 	return cmp.Or(
 		yesFirst(!a.lost, !b.lost),
 		yesFirst(a.overdue > 0, b.overdue > 0),
@@ -70,6 +73,9 @@ func byStratum(a, b *entrant) int {
 // byTurn orders requests of one stratum and one queue: by their turn, then by log index,
 // never by a clock alone.
 func byTurn(a, b *entrant) int {
+	if a.class == b.class && a.turn != b.turn {
+		return cmp.Compare(a.turn, b.turn)
+	}
 	return cmp.Or(
 		cmp.Compare(a.class, b.class),
 		cmp.Compare(a.turn, b.turn),
