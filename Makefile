@@ -102,7 +102,7 @@ mutate: ## Plant known bugs in the protocols and demand that each is caught (abo
 
 ##@ Measure
 
-BENCHES := recovery memory run checkpoint
+BENCHES := recovery memory run checkpoint sched
 
 .PHONY: bench
 bench: build ## Run all benchmarks and write bench/results/table.md (about 45 minutes)
@@ -121,6 +121,10 @@ bench-memory: build ## Weigh head, agent, shim and binary
 .PHONY: bench-run
 bench-run: build ## Time a run of four ranks of `true`, end to end
 	@python=$$(test/scripts/python-env.sh run); "$$python" bench/run/bench.py --trials $(TRIALS)
+
+.PHONY: bench-sched
+bench-sched: ## Time decisions on full clusters on one core, and place the openb traces
+	@python=$$(test/scripts/python-env.sh run); "$$python" bench/sched/bench.py
 
 .PHONY: bench-checkpoint
 bench-checkpoint: build ## Time asynchronous saves against a copy, and synchronous ones against torch.save

@@ -24,7 +24,9 @@ const (
 	blocksOfZone  = 25
 	nodesOfZone   = nodesOfRack * racksOfBlock * blocksOfZone
 	tenants       = 20
-	full          = 90 // per cent
+	full          = 90 // per cent, of which
+	ofGangs       = 76 // are gangs; the rest are jobs that leave three devices of a node
+	odd           = 5  // devices of one of those
 	blockRequired = 64 // up to so many devices
 )
 
@@ -133,6 +135,16 @@ func (f *fullState) gang() api.GroupSpec {
 	return spec
 }
 
+// single is a job of one bundle that leaves the rest of its node free.
+func (f *fullState) single() api.GroupSpec {
+	spec := api.GroupSpec{
+		Bundles: []api.Bundle{{Resources: api.Resources{GPUs: odd, CPU: 40_000, Memory: 160 << 30}}},
+		Tenant:  fmt.Sprintf("t%d", f.random.IntN(tenants)),
+	}
+	spec.TimeLimit = unit.Duration(time.Hour)
+	return spec
+}
+
 func (f *fullState) wait(spec api.GroupSpec) *schedule.Request {
 	r := f.submit(spec)
 	r.Since, r.Expect = f.now, time.Duration(spec.TimeLimit)
@@ -154,7 +166,7 @@ func (f *fullState) step(of string) time.Duration {
 			continue
 		}
 		r := f.waiting[ds[i].Group]
-		f.used += int64(len(ds[i].Bundles))
+		f.used += devicesOf(&r.Spec)
 		f.ranks += int64(len(ds[i].Bundles))
 		f.placed++
 		gone[r] = true
@@ -190,7 +202,11 @@ func (f *fullState) end() {
 		placed = append(placed, api.Placed{Bundle: int64(k), Node: b.Node, Devices: b.Devices})
 	}
 	f.book(&schedule.Request{Spec: *h.Spec}, placed, false)
-	f.used -= int64(len(placed))
+	f.used -= devicesOf(h.Spec)
+}
+
+func devicesOf(spec *api.GroupSpec) int64 {
+	return spec.Bundles[0].GPUs * int64(len(spec.Bundles))
 }
 
 // fullCluster measures one size of cluster.
@@ -200,9 +216,16 @@ func fullCluster(path string, nodes, waiting, events int, seed uint64) (figures,
 		return figures{}, err
 	}
 	f := newFull(sizes, nodes, seed)
-	for f.used*100 < f.total*full {
+	for f.used*100 < f.total*ofGangs {
 		f.now = f.now.Add(time.Second)
 		f.step(f.wait(f.gang()).ID)
+	}
+	for tries := nodes; f.used*100 < f.total*full; tries-- {
+		if tries == 0 {
+			return figures{}, fmt.Errorf("the cluster of %d nodes is only %d %% full with jobs of %d devices", nodes, 100*f.used/f.total, odd)
+		}
+		f.now = f.now.Add(time.Second)
+		f.step(f.wait(f.single()).ID)
 	}
 	out := figures{Full: 100 * float64(f.used) / float64(f.total)}
 	out.RanksPerSecond = float64(f.ranks) / f.took.Seconds()
@@ -214,7 +237,7 @@ func fullCluster(path string, nodes, waiting, events int, seed uint64) (figures,
 	}
 	fits := 0
 	for _, r := range f.s.Pending {
-		if int64(len(r.Spec.Bundles)) <= f.total-f.used {
+		if devicesOf(&r.Spec) <= f.total-f.used {
 			fits++
 		}
 	}

@@ -46,7 +46,7 @@ func run(args []string) (any, error) {
 			}
 			n[i] = v
 		}
-		return fullCluster(filepath.Join(args[1], "kalos_gang_jobs.csv"), n[0], n[1], n[2], uint64(n[3]))
+		return fullCluster(filepath.Join(args[1], "kalos_gang_jobs.csv.gz"), n[0], n[1], n[2], uint64(n[3]))
 	}
 	return nil, fmt.Errorf("usage: sched openb FOLDER WORKLOAD SEED, or sched full FOLDER NODES WAITING EVENTS SEED")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"compress/gzip"
 	"encoding/csv"
 	"fmt"
 	"io"
@@ -24,14 +25,18 @@ const overAsk = 130 // per cent of the devices
 // cardMemory is what each device has; the traces ask for shares of devices, not for bytes.
 const cardMemory = unit.Bytes(16) << 30
 
-// table reads a CSV with a header, one map a row.
+// table reads a compressed CSV with a header, one map a row.
 func table(path string) ([]map[string]string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	in := csv.NewReader(f)
+	plain, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	in := csv.NewReader(plain)
 	head, err := in.Read()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -75,7 +80,7 @@ func numbers(row map[string]string, names ...string) ([]int64, error) {
 }
 
 func openbNodes(folder string) ([]*schedule.Node, error) {
-	rows, err := table(filepath.Join(folder, "openb_node_list_gpu_node.csv"))
+	rows, err := table(filepath.Join(folder, "openb_node_list_gpu_node.csv.gz"))
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +112,7 @@ type pod struct {
 }
 
 func openbPods(folder, workload string) ([]pod, error) {
-	rows, err := table(filepath.Join(folder, "openb_pod_list_"+workload+".csv"))
+	rows, err := table(filepath.Join(folder, "openb_pod_list_"+workload+".csv.gz"))
 	if err != nil {
 		return nil, err
 	}

@@ -214,12 +214,12 @@ func (x *explainer) healthReason(d *demand) (reason api.Reason, ill, cure bool) 
 	var who, said []string
 	for ni := range well.nodes {
 		n := well.nodes[ni]
+		if n.ready && (!gpus || !slices.ContainsFunc(n.gpus, func(g gpuState) bool { return !g.healthy })) {
+			continue
+		}
 		if !d.inPool(n) || !slices.ContainsFunc(d.classes, func(c *class) bool {
 			return hasLabels(n, c) && x.empty.nodes[ni].count(c, 1) > 0
 		}) {
-			continue
-		}
-		if n.ready && (!gpus || !slices.ContainsFunc(n.gpus, func(g gpuState) bool { return !g.healthy })) {
 			continue
 		}
 		n = n.clone()

@@ -168,11 +168,11 @@ func parted(a, b *portion) (x, y *portion) {
 
 // merge appends the requests of one stratum, given in the order of turns, so that at each
 // step the portion that has used least gives its next one, and is charged its entry.
-func (t *portions) merge(stratum []*entrant, into []*Request) []*Request {
+func (t *portions) merge(stratum []*entrant, into []*entrant) []*entrant {
 	if len(stratum) == 1 || stratum[0].overdue > 0 {
 		for _, c := range stratum {
 			c.leaf.charge(c.rate)
-			into = append(into, c.r)
+			into = append(into, c)
 		}
 		return into
 	}
@@ -192,7 +192,7 @@ func (t *portions) merge(stratum []*entrant, into []*Request) []*Request {
 		c := n.line[0]
 		n.line = n.line[1:]
 		n.charge(c.rate)
-		into = append(into, c.r)
+		into = append(into, c)
 		for ; n != nil; n = n.parent {
 			n.promote()
 		}

@@ -52,6 +52,7 @@ type entrant struct {
 	turn     int64 // when its turn is, the earliest first
 	leaf     *portion
 	rate     int64 // of its use, once it runs
+	wants    *demand
 }
 
 // byStratum orders what nothing below can overturn: overdue requests in the order in which
@@ -100,6 +101,7 @@ func yesFirst(a, b bool) int {
 type turns struct {
 	s        *Snapshot
 	list     []*Request // in the order of turns
+	all      []*entrant // the same
 	entrants map[*Request]*entrant
 	place    map[*Request]int
 	quotas   *quotas
@@ -107,8 +109,8 @@ type turns struct {
 	until time.Time
 }
 
-func newTurns(s *Snapshot, q *quotas, sum func(*Request) amount, now time.Time) *turns {
-	t := &turns{s: s, quotas: q, entrants: make(map[*Request]*entrant, len(s.Pending))}
+func newTurns(s *Snapshot, q *quotas, look func(*Request) *demand, now time.Time) *turns {
+	t := &turns{s: s, quotas: q, all: make([]*entrant, 0, len(s.Pending))}
 	pending := slices.Clone(s.Pending)
 	slices.SortFunc(pending, func(a, b *Request) int {
 		return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.ID, b.ID))
@@ -126,22 +128,25 @@ func newTurns(s *Snapshot, q *quotas, sum func(*Request) amount, now time.Time) 
 			last = since
 		}
 		block[i] = t.entrantOf(r, since, now)
-		block[i].leaf, block[i].rate = tree.leafOf(r), useRate(sum(r))
+		block[i].leaf, block[i].wants = tree.leafOf(r), look(r)
+		block[i].rate = useRate(block[i].wants.sum())
 		all[i] = &block[i]
-		t.entrants[r] = all[i]
 	}
 	slices.SortFunc(all, func(a, b *entrant) int {
 		return cmp.Or(byStratum(a, b), byTurn(a, b))
 	})
 	tree.root.begin()
-	t.list = make([]*Request, 0, len(all))
 	for from := 0; from < len(all); {
 		to := from + 1
 		for to < len(all) && byStratum(all[from], all[to]) == 0 {
 			to++
 		}
-		t.list = tree.merge(all[from:to], t.list)
+		t.all = tree.merge(all[from:to], t.all)
 		from = to
+	}
+	t.list = make([]*Request, len(t.all))
+	for i, c := range t.all {
+		t.list[i] = c.r
 	}
 	return t
 }
@@ -245,10 +250,21 @@ func log2(x uint64, digits int) int64 {
 	return out
 }
 
+// entrant is what is known of a request; nil: it does not wait.
+func (t *turns) entrant(r *Request) *entrant {
+	if t.entrants == nil {
+		t.entrants = make(map[*Request]*entrant, len(t.all))
+		for _, c := range t.all {
+			t.entrants[c.r] = c
+		}
+	}
+	return t.entrants[r]
+}
+
 // overdue says whether a request has waited for longer than it may: its planned start is
 // then not moved any more, and it goes before all that are not.
 func (t *turns) overdue(r *Request) bool {
-	c := t.entrants[r]
+	c := t.entrant(r)
 	return c != nil && c.overdue > 0
 }
 
@@ -265,7 +281,7 @@ func (t *turns) at(r *Request) int {
 
 // because says why a request had its turn before another one.
 func (t *turns) because(ahead, r *Request) string {
-	a, b := t.entrants[ahead], t.entrants[r]
+	a, b := t.entrant(ahead), t.entrant(r)
 	if a == nil || b == nil {
 		return "placed already"
 	}

@@ -64,7 +64,7 @@ func queue(name, parent string) *api.Queue {
 func turnsOf(s *Snapshot) *turns {
 	mem := &memory{}
 	mem.keepRequests(s.Pending)
-	return newTurns(s, newQuotas(s), func(r *Request) amount { return newDemand(r, epoch).sum() }, epoch)
+	return newTurns(s, newQuotas(s), func(r *Request) *demand { return newDemand(r, epoch) }, epoch)
 }
 
 func orderOf(s *Snapshot) string {
@@ -226,7 +226,7 @@ func TestOrderUntil(t *testing.T) {
 		gang("impatient", 1, gpus(1)).waited(time.Hour).maxWait(4*time.Hour))
 	now, seen := epoch, []string{}
 	for range 3 {
-		o := newTurns(s, newQuotas(s), func(*Request) amount { return amount{} }, now)
+		o := newTurns(s, newQuotas(s), func(*Request) *demand { return &demand{} }, now)
 		var ids []string
 		for _, r := range o.list {
 			ids = append(ids, r.ID)

@@ -151,7 +151,7 @@ func (c *cycle) look() {
 // 2. Order: who is looked at first.
 func (c *cycle) line() {
 	c.quotas = newQuotas(c.s)
-	c.turns = newTurns(c.s, c.quotas, func(r *Request) amount { return c.mem.demandOf(r, c.now).sum() }, c.now)
+	c.turns = newTurns(c.s, c.quotas, func(r *Request) *demand { return c.mem.demandOf(r, c.now) }, c.now)
 	c.order = c.turns.list
 	c.decisions = make([]Decision, len(c.order))
 	for i, r := range c.order {
@@ -183,7 +183,7 @@ func (c *cycle) place() {
 		if len(r.Claim) > 0 {
 			continue
 		}
-		d := c.mem.demandOf(r, c.now)
+		d := c.turns.all[i].wants
 		if !c.admitted(r, d) {
 			c.placeWithin(i, d)
 			continue

@@ -1,0 +1,111 @@
+"""Measures the scheduler on one core: what the openb traces get placed, and a full cluster.
+
+The scheduler runs in a program of its own (`bench/sched/*.go`), without a head and with
+shipped defaults. Times are processor time of that program, so that what else the machine
+does is left out.
+
+Exit code: 0 when everything was measured, 1 when not, 130 when interrupted. A missed
+figure is printed, not an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import measure
+from measure import BenchError, Reach, Row, Value, say
+
+WORKLOADS = {"default": 95.39, "multigpu50": 97.18, "gpuspec33": 94.55}  # published means of FGD
+SLACK = 0.2
+FULL = 10_000  # the size without a name of its own
+
+
+def call(program: Path, *args: str) -> dict[str, Any]:
+    """One run of the program on one core."""
+    done = subprocess.run(
+        [program, *args], env={**os.environ, "GOMAXPROCS": "1"}, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise BenchError(f"sched {' '.join(args)}: {done.stderr.strip()}")
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def openb(program: Path, data: Path, seeds: int) -> list[Row]:
+    """One row for each workload: the mean over the seeds."""
+    rows = []
+    for workload, published in WORKLOADS.items():
+        runs: list[Value] = [
+            call(program, "openb", str(data), workload, str(seed))["allocated"] for seed in range(1, seeds + 1)
+        ]
+        mean = sum(measure.known(runs)) / len(runs)
+        say(f"  openb {workload}: {mean:.2f} %, published {published} %")
+        rows.append(
+            Row(
+                row=f"openb {workload}", unit="%", ours=mean, ours_runs=runs,
+                reach=Reach(">=", published - SLACK), floor=published,
+            )
+        )
+    return rows
+
+
+def full(program: Path, data: Path, args: argparse.Namespace) -> list[Row]:
+    """Rows for each size of cluster."""
+    rows = []
+    for nodes in args.nodes:
+        got = call(program, "full", str(data), str(nodes), str(args.waiting), str(args.events), "1")
+        name = "" if nodes == FULL else f" at {nodes} nodes"
+        say(
+            f"  {nodes} nodes: {got['ranksPerSecond']:.0f} ranks/s, decision p50 {got['p50']:.1f} ms, "
+            f"p99 {got['p99']:.1f} ms, {got['memory']:.0f} MB; {got['waiting']} gangs wait, "
+            f"{got['byCountAlone']:.0f} % of them would fit by count alone, {got['placed']} were placed in "
+            f"{args.events} events; {got['idleTried']} placements were looked for when nothing had changed"
+        )
+        rows += [
+            Row(
+                row="ranks placed per second" + name, unit="per s", ours=got["ranksPerSecond"],
+                ours_runs=[got["ranksPerSecond"]], reach=Reach(">=", 5000),
+            ),
+            Row(row="decision p99" + name, unit="ms", ours=got["p99"], ours_runs=got["decisions"], reach=Reach("<=", 20)),
+        ]
+        if nodes == FULL:
+            rows.append(Row(row="memory", unit="MB", ours=got["memory"], ours_runs=[got["memory"]], reach=Reach("<=", 1000)))
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=10, help="draws of each openb workload")
+    parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 5000, FULL, 50_000], help="sizes of cluster")
+    parser.add_argument("--waiting", type=int, default=10_000, help="gangs that wait")
+    parser.add_argument("--events", type=int, default=2000, help="decisions that are timed")
+    parser.add_argument("--data", type=Path, default=Path(__file__).parent / "testdata")
+    args = parser.parse_args()
+    try:
+        with measure.workplace() as folder:
+            program = folder / "sched"
+            subprocess.run(["go", "build", "-o", program, "./bench/sched"], cwd=measure.ROOT, check=True)
+            about = measure.machine()
+            say(measure.machine_text(about))
+            rows = openb(program, args.data, args.seeds) + full(program, args.data, args)
+        measure.finish("sched", about, rows, events=args.events, waiting=args.waiting)
+    except (BenchError, subprocess.CalledProcessError) as e:
+        sys.stderr.write(f"error: {e}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; everything that was started has been ended\n")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
