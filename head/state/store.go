@@ -171,14 +171,28 @@ func (s *Store) Apply(index, term uint64, data []byte) (any, error) {
 	if !ok || h.Level > wire.Level {
 		return nil, fmt.Errorf("%w: kind %d of level %d at index %d", ErrUnknownKind, kind, h.Level, index)
 	}
+	return s.apply(kind, index, term, h.Now, func(t *tx) (any, error) { return fn.decode(t, data[2+hl:]) })
+}
+
+// ApplyDirect applies a command that was never encoded, for a Sole store: what the state
+// keeps of it, nobody may change afterwards. now is in nanoseconds.
+func (s *Store) ApplyDirect(kind Kind, index, term uint64, now int64, body any) (any, error) {
+	fn, ok := handlers[kind]
+	if !ok {
+		return nil, fmt.Errorf("%w: kind %d at index %d", ErrUnknownKind, kind, index)
+	}
+	return s.apply(kind, index, term, now, func(t *tx) (any, error) { return fn.direct(t, body) })
+}
+
+func (s *Store) apply(kind Kind, index, term uint64, now int64, run func(t *tx) (any, error)) (any, error) {
 	txn := s.open
 	if txn == nil {
 		txn = s.db.Txn(true)
 		defer txn.Abort()
 	}
-	t := &tx{View: &View{txn: txn, index: index, term: term}, txn: txn, now: h.Now, index: index, quiet: s.open != nil}
+	t := &tx{View: &View{txn: txn, index: index, term: term}, txn: txn, now: now, index: index, quiet: s.open != nil}
 	t.meta = t.Meta()
-	result, err := fn(t, data[2+hl:])
+	result, err := run(t)
 	if err != nil {
 		return nil, fmt.Errorf("%w: kind %d at index %d: %w", ErrDamagedCommand, kind, index, err)
 	}
@@ -220,16 +234,29 @@ func (s *Store) advance(index, term uint64, changes []Change) {
 	s.changed = make(chan struct{})
 }
 
-type handler func(t *tx, body []byte) (any, error)
+// handler applies one kind of command, from a log entry or from the command itself.
+type handler struct {
+	decode func(t *tx, body []byte) (any, error)
+	direct func(t *tx, body any) (any, error)
+}
 
 // on decodes the body and calls the typed handler.
 func on[C any](f func(t *tx, c C) any) handler {
-	return func(t *tx, body []byte) (any, error) {
-		var c C
-		if err := wire.Unmarshal(body, &c); err != nil {
-			return nil, err
-		}
-		return f(t, c), nil
+	return handler{
+		decode: func(t *tx, body []byte) (any, error) {
+			var c C
+			if err := wire.Unmarshal(body, &c); err != nil {
+				return nil, err
+			}
+			return f(t, c), nil
+		},
+		direct: func(t *tx, body any) (any, error) {
+			c, ok := body.(C)
+			if !ok {
+				return nil, fmt.Errorf("a %T is not the body of its kind", body)
+			}
+			return f(t, c), nil
+		},
 	}
 }
 
