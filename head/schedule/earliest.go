@@ -165,9 +165,9 @@ func (p *profile) placeNow(turn int, r *Request, d *demand) outcome {
 			if k == 0 || p.room[ni] > 0 {
 				continue
 			}
-			n := p.free.nodes[ni]
-			if t := &p.nodes[ni]; len(t.planned)+len(t.closed) > 0 || r.Spec.Reservation != "" {
-				if n = p.window(ni, p.now, to, r, turn); n == nil {
+			if t := &p.nodes[ni]; len(t.planned)+len(t.closed)+len(t.former) > 0 || r.Spec.Reservation != "" {
+				n := p.window(ni, p.now, to, r, turn)
+				if n == nil {
 					continue
 				}
 				if k = c.room(n); k == 0 {

@@ -189,13 +189,13 @@ func (h *Holder) relative() bool {
 // source says where the expected end of a holder comes from.
 func (h *Holder) source() string {
 	if h.Spec != nil && !h.Started.IsZero() {
-		switch time.Duration(h.Ends.Sub(h.Started)) {
-		case 0:
-		case time.Duration(h.Spec.Estimate):
+		switch ran := h.Ends.Sub(h.Started); {
+		case ran == 0:
+		case ran == time.Duration(h.Spec.Estimate):
 			return "its own estimate"
-		case time.Duration(h.Spec.TimeLimit):
+		case ran == time.Duration(h.Spec.TimeLimit):
 			return "its own time limit"
-		case defaultRun:
+		case ran == defaultRun:
 			return "nothing is known of its time: " + spell(defaultRun) + " from its start are assumed"
 		}
 	}
