@@ -43,14 +43,19 @@ def openb(program: Path, data: Path, seeds: int) -> list[Row]:
     rows = []
     for workload, published in WORKLOADS.items():
         runs: list[Value] = [
-            call(program, "openb", str(data), workload, str(seed))["allocated"] for seed in range(1, seeds + 1)
+            call(program, "openb", str(data), workload, str(seed))["allocated"]
+            for seed in range(1, seeds + 1)
         ]
         mean = sum(measure.known(runs)) / len(runs)
         say(f"  openb {workload}: {mean:.2f} %, published {published} %")
         rows.append(
             Row(
-                row=f"openb {workload}", unit="%", ours=mean, ours_runs=runs,
-                reach=Reach(">=", published - SLACK), floor=published,
+                row=f"openb {workload}",
+                unit="%",
+                ours=mean,
+                ours_runs=runs,
+                reach=Reach(">=", published - SLACK),
+                floor=published,
             )
         )
     return rows
@@ -70,14 +75,73 @@ def full(program: Path, data: Path, args: argparse.Namespace) -> list[Row]:
         )
         rows += [
             Row(
-                row="ranks placed per second" + name, unit="per s", ours=got["ranksPerSecond"],
-                ours_runs=[got["ranksPerSecond"]], reach=Reach(">=", 5000),
+                row="ranks placed per second" + name,
+                unit="per s",
+                ours=got["ranksPerSecond"],
+                ours_runs=[got["ranksPerSecond"]],
+                reach=Reach(">=", 5000),
             ),
-            Row(row="decision p99" + name, unit="ms", ours=got["p99"], ours_runs=got["decisions"], reach=Reach("<=", 20)),
+            Row(
+                row="decision p99" + name,
+                unit="ms",
+                ours=got["p99"],
+                ours_runs=got["decisions"],
+                reach=Reach("<=", 20),
+            ),
         ]
         if nodes == FULL:
-            rows.append(Row(row="memory", unit="MB", ours=got["memory"], ours_runs=[got["memory"]], reach=Reach("<=", 1000)))
+            rows.append(
+                Row(
+                    row="memory",
+                    unit="MB",
+                    ours=got["memory"],
+                    ours_runs=[got["memory"]],
+                    reach=Reach("<=", 1000),
+                )
+            )
     return rows
+
+
+def simulated(troupe: Path, traces: Path) -> list[Row]:
+    """Rows of whole traces, played by the simulator: processor seconds, and deadlines met."""
+
+    def play(*args: str) -> tuple[dict[str, Any], float]:
+        before = os.times()
+        done = subprocess.run(
+            [troupe, "simulate", *args, "-o", "json"],
+            env={**os.environ, "GOMAXPROCS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise BenchError(f"simulate {' '.join(args)}: {done.stderr.strip()}")
+        after = os.times()
+        took = after.children_user + after.children_system - before.children_user - before.children_system
+        return json.loads(done.stdout), took
+
+    report, took = play(
+        "--cluster", str(Path(__file__).with_name("philly.yaml")), "--trace", str(traces / "philly_sia.csv")
+    )
+    say(f"  philly: {report['jobs']} jobs, {report['finished']} finished, in {took:.1f} s of processor time")
+    due = {}
+    for policy in ("edf", "elastic"):
+        got, _ = play(
+            "--cluster", "16x8", "--trace", str(traces / "elasticflow_philly_103959.csv"), "--policy", policy
+        )
+        due[policy] = 100 * (got["deadlines"] - got["deadlinesMissed"]) / got["deadlines"]
+    say(f"  deadlines met: {due['elastic']:.1f} % with sizes chosen, with fixed ones {due['edf']:.1f} %")
+    return [
+        Row(row="philly simulated", unit="s", ours=took, ours_runs=[took], reach=Reach("<=", 30)),
+        Row(
+            row="deadlines met",
+            unit="%",
+            ours=due["elastic"],
+            ours_runs=[due["elastic"]],
+            floor=due["edf"],
+            reach=Reach(">=", due["edf"] + 10),
+        ),
+    ]
 
 
 def main() -> int:
@@ -85,7 +149,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=10, help="draws of each openb workload")
-    parser.add_argument("--nodes", type=int, nargs="*", default=[1000, 5000, FULL, 50_000], help="sizes of cluster")
+    parser.add_argument(
+        "--nodes", type=int, nargs="*", default=[1000, 5000, FULL, 50_000], help="sizes of cluster"
+    )
     parser.add_argument("--waiting", type=int, default=10_000, help="gangs that wait")
     parser.add_argument("--events", type=int, default=2000, help="decisions that are timed")
     parser.add_argument("--data", type=Path, default=Path(__file__).parent / "testdata")
@@ -97,6 +163,12 @@ def main() -> int:
             about = measure.machine()
             say(measure.machine_text(about))
             rows = openb(program, args.data, args.seeds) + full(program, args.data, args)
+            if traces := os.environ.get("TROUPE_TRACES"):
+                troupe = folder / "troupe"
+                subprocess.run(["go", "build", "-o", troupe, "./cmd/troupe"], cwd=measure.ROOT, check=True)
+                rows += simulated(troupe, Path(traces))
+            else:
+                say("  no folder of public traces in TROUPE_TRACES: philly and deadlines are left out")
         measure.finish("sched", about, rows, events=args.events, waiting=args.waiting)
     except (BenchError, subprocess.CalledProcessError) as e:
         sys.stderr.write(f"error: {e}\n")
