@@ -52,7 +52,7 @@ func checkPolicy(p *api.SchedulerPolicy) (errs []api.FieldError) {
 	for _, d := range []struct {
 		pointer string
 		v       *unit.Duration
-	}{{"/protect", p.Protect}, {"/linkFresh", &p.LinkFresh}, {"/replacement", p.Replacement}} {
+	}{{"/protect", p.Protect}, {"/growAfter", p.GrowAfter}, {"/linkFresh", &p.LinkFresh}, {"/replacement", p.Replacement}} {
 		if d.v != nil && (*d.v < 0 || *d.v > maxPolicyTime) {
 			bad(d.pointer, "%s: 0 to %s", *d.v, maxPolicyTime)
 		}

@@ -40,7 +40,7 @@ func (c *cycle) grow() {
 		if !h.mayGrow() {
 			continue
 		}
-		if until := h.Sized.Add(settled); until.After(c.now) {
+		if until := h.Sized.Add(cmp.Or(c.s.Policy.GrowAfter, settled)); until.After(c.now) {
 			c.lookAgain(until)
 			continue
 		}

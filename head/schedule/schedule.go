@@ -172,6 +172,8 @@ type Policy struct {
 	// is how many GPU-hours preemption may lose in an hour; 0: no limit.
 	Protect time.Duration
 	MaxLost int64
+	// GrowAfter is how long a group runs with one size before it may grow; 0: the default.
+	GrowAfter time.Duration
 	// Planned is how many waiting requests of a pool get a planned start; 0: the default.
 	Planned int
 	// LinkFresh is how old the word on a link may be; 0: the default.

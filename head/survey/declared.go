@@ -46,6 +46,9 @@ func policyOf(p api.SchedulerPolicy) schedule.Policy {
 	if p.Protect != nil {
 		out.Protect = max(1, p.Protect.D()) // a nanosecond protects nothing, and is not the default
 	}
+	if p.GrowAfter != nil {
+		out.GrowAfter = max(1, p.GrowAfter.D())
+	}
 	return out
 }
 

@@ -144,6 +144,8 @@ type SchedulerPolicy struct {
 	// is how many GPU-hours preemption may lose in an hour; 0: no limit.
 	Protect *unit.Duration `json:"protect,omitempty"`
 	MaxLost int64          `json:"maxLost,omitempty"`
+	// GrowAfter is how long an elastic job runs with one size before it may grow; default 5m.
+	GrowAfter *unit.Duration `json:"growAfter,omitempty"`
 	// LinkFresh is how old the word on a link may be; default 10m. Replacement is how long
 	// the place of a gang that lost a part of it is kept for it; default 10m.
 	LinkFresh   unit.Duration  `json:"linkFresh,omitempty"`
