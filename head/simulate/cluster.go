@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -202,9 +203,7 @@ func (c *Cluster) machines() []node {
 		}
 		for k := range g.Count {
 			labels := map[string]string{}
-			for key, v := range g.Labels {
-				labels[key] = v
-			}
+			maps.Copy(labels, g.Labels)
 			for key, each := range g.Every {
 				labels[key] = fmt.Sprintf("%s-%d", key, k/each)
 			}

@@ -205,7 +205,7 @@ func (s *sim) killed(i int, node string, how wire.RankExit) error {
 			continue
 		}
 		x := how
-		x.Rank, x.StepsDone = al.Ranks[0].Rank, int64((j.kept)/time.Second)
+		x.Rank, x.StepsDone = al.Ranks[0].Rank, int64(j.kept/time.Second)
 		f := state.Facts{Node: node, Events: []wire.AllocEvent{{Alloc: id, Seq: al.Acked + 1, Generation: al.Generation, Kind: wire.EventRankExited, Exit: &x}}}
 		if err := s.must(state.KindFacts, f); err != nil {
 			return err

@@ -201,8 +201,7 @@ func (r *reader) table(data []byte) {
 			break
 		}
 		if err != nil {
-			var p *csv.ParseError
-			if errors.As(err, &p) {
+			if p, ok := errors.AsType[*csv.ParseError](err); ok {
 				r.problem(p.Line, p.Column, "%v: write a quote within a quoted field twice", p.Err)
 			} else {
 				r.problem(0, 0, "%v", err)
