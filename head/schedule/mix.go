@@ -50,8 +50,12 @@ func kindOf(s *Shape) *kind {
 	return &kind{key: c.key, class: c, where: labelsKey(c.labels) + whereKey(c.where) + fmt.Sprintf(" %q", c.pool)}
 }
 
-// weighMix compiles kinds with their weights; nil if nothing in it wants devices.
-func weighMix(kinds []*kind) *mix {
+// derivedSteps is in how many parts the weights of a mix are told apart that nobody gave:
+// one request more or less is then seldom another mix, for which every node is scored anew.
+const derivedSteps = 50
+
+// weighMix compiles kinds with their weights, in so many steps; nil if nothing in it wants devices.
+func weighMix(kinds []*kind, steps int64) *mix {
 	slices.SortFunc(kinds, func(a, b *kind) int { return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.key, b.key)) })
 	kinds = kinds[:min(len(kinds), mostShapes)]
 	var total int64
@@ -66,7 +70,7 @@ func weighMix(kinds []*kind) *mix {
 	var key strings.Builder
 	groups, masks := map[device]int{}, map[string]int{}
 	for _, k := range kinds {
-		weight := int64(float64(k.weight) / float64(total) * mixParts)
+		weight := int64(float64(k.weight)/float64(total)*float64(steps)) * (mixParts / steps)
 		if weight == 0 {
 			continue
 		}
@@ -117,7 +121,7 @@ func (m *memory) mixFor(s *Snapshot) *mix {
 				add(weights, kindOf(&s.Mix[i]), s.Mix[i].Weight)
 			}
 		}
-		return weighMix(slices.Collect(maps.Values(weights)))
+		return weighMix(slices.Collect(maps.Values(weights)), mixParts)
 	}
 	m.given = nil
 	if len(m.kinds) > 4*(len(s.Pending)+len(s.Holders))+1024 {
@@ -144,7 +148,7 @@ func (m *memory) mixFor(s *Snapshot) *mix {
 		add(weights, k, n)
 	}
 	add(weights, kindOf(&Shape{Bundle: api.Bundle{Resources: api.Resources{GPUs: 1}}}), 1+requests/4)
-	return weighMix(slices.Collect(maps.Values(weights)))
+	return weighMix(slices.Collect(maps.Values(weights)), derivedSteps)
 }
 
 // count adds the kinds of a request, which are looked at once.
