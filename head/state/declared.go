@@ -3,6 +3,7 @@ package state
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
@@ -253,11 +254,11 @@ func putSettings(t *tx, c PutSettings) any {
 			}
 		}
 		s.Levels = slices.Clone(*c.Levels)
-		text := ""
+		var words []string
 		for _, l := range s.Levels {
-			text += fmt.Sprintf(" %s (label %s)", l.Name, l.Label)
+			words = append(words, fmt.Sprintf("%s (label %s)", l.Name, l.Label))
 		}
-		t.event("levels-changed", "cluster/"+t.meta.Cluster, "%s", byText(c.By, orText(text, "none")))
+		t.event("levels-changed", "cluster/"+t.meta.Cluster, "%s", byText(c.By, orText(strings.Join(words, ", "), "none")))
 	}
 	if c.Policy != nil {
 		s.Policy = *c.Policy

@@ -128,7 +128,9 @@ func (t *tx) regroup(g *Group, bundles []api.Bundle, placement []api.Placed) err
 			k.leave(b.Hold)
 		}
 	}
-	k.write()
+	if err := k.write(); err != nil {
+		return err
+	}
 	for _, a := range all[Alloc](t.txn, tAlloc, "group", g.ID) {
 		if !a.Gone && slices.ContainsFunc(a.Holds, func(h string) bool { return !kept[h] }) {
 			c := *a
@@ -137,6 +139,9 @@ func (t *tx) regroup(g *Group, bundles []api.Bundle, placement []api.Placed) err
 		}
 	}
 	g.Spec.Bundles = bundles
+	if g.Begun == 0 {
+		g.Begun, g.Since = t.now, 0
+	}
 	g.Placed, g.State, g.PlacedAt, g.Index, g.Why, g.Waiting = placed, api.GroupPlaced, t.now, t.index, "", 0
 	t.put(tGroup, g)
 	return nil

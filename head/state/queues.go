@@ -3,6 +3,7 @@ package state
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -214,22 +215,23 @@ func queueText(q *api.Queue) string {
 	if q.Tenant {
 		kind = "tenant"
 	}
-	text := kind
+	var text strings.Builder
+	text.WriteString(kind)
 	if q.Parent != "" {
-		text += " of " + q.Parent
+		text.WriteString(" of " + q.Parent)
 	}
 	for _, l := range []struct {
 		word string
 		of   api.Amounts
 	}{{"guaranteed", q.Guaranteed}, {"limit", q.Limit}, {"lends", q.Lend}} {
 		for _, a := range l.of {
-			text += fmt.Sprintf(", %s %s=%d", l.word, a.Of, a.N)
+			fmt.Fprintf(&text, ", %s %s=%d", l.word, a.Of, a.N)
 		}
 	}
 	if q.Paused != "" {
-		text += ", paused: " + q.Paused
+		text.WriteString(", paused: " + q.Paused)
 	}
-	return text
+	return text.String()
 }
 
 // byText tells who did something, and why or what.

@@ -371,8 +371,16 @@ func TestExpect(t *testing.T) {
 func TestDecay(t *testing.T) {
 	week := int64(7 * 24 * time.Hour)
 	for _, c := range []struct{ n, elapsed, want int64 }{
-		{1000, 0, 1000}, {1000, week, 500}, {1000, 2 * week, 250}, {-1000, week, -500}, {math.MaxInt64, week, math.MaxInt64/2 + 1},
-		{1000, week / 2, 707}, {1_000_000_000, week / 4, 840_896_415}, {1, week, 1}, {1, 100 * week, 0}, {1000, 64 * week, 0},
+		{1000, 0, 1000},
+		{1000, week, 500},
+		{1000, 2 * week, 250},
+		{-1000, week, -500},
+		{math.MaxInt64, week, math.MaxInt64/2 + 1},
+		{1000, week / 2, 707},
+		{1_000_000_000, week / 4, 840_896_415},
+		{1, week, 1},
+		{1, 100 * week, 0},
+		{1000, 64 * week, 0},
 	} {
 		if got := decay(c.n, c.elapsed, week); got != c.want {
 			t.Errorf("%d after %d: %d, want %d", c.n, c.elapsed, got, c.want)
