@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/troupe-runtime/troupe/head/access"
@@ -142,11 +145,7 @@ func (d *decoder) object(raw json.RawMessage, v reflect.Value, pointer string) {
 	d.members(raw, pointer, func(name string, value json.RawMessage) {
 		index, ok := fields[name]
 		if !ok {
-			known := make([]string, 0, len(fields))
-			for k := range fields {
-				known = append(known, k)
-			}
-			d.fail(child(pointer, name), "is no field here%s", suggestion(name, known))
+			d.fail(child(pointer, name), "is no field here%s", suggestion(name, slices.Collect(maps.Keys(fields))))
 			return
 		}
 		d.value(value, v.FieldByIndex(index), child(pointer, name))
@@ -215,8 +214,14 @@ func kindOf(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// fieldsOf maps JSON names to field indexes, embedded structs flattened.
+// knownFields keeps what fieldsOf found, by type: there are as many as the program has.
+var knownFields sync.Map
+
+// fieldsOf maps JSON names to field indexes, embedded structs flattened. The map is shared.
 func fieldsOf(t reflect.Type) map[string][]int {
+	if have, ok := knownFields.Load(t); ok {
+		return have.(map[string][]int) //nolint:forcetypeassert // the only kind that is stored
+	}
 	fields := map[string][]int{}
 	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -228,11 +233,14 @@ func fieldsOf(t reflect.Type) map[string][]int {
 		}
 		fields[name] = f.Index
 	}
+	knownFields.Store(t, fields)
 	return fields
 }
 
+var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
+
 func child(pointer, name string) string {
-	return pointer + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+	return pointer + "/" + pointerEscapes.Replace(name)
 }
 
 // suggestion names what was probably meant, or else what there is.
