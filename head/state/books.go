@@ -207,12 +207,19 @@ func (t *tx) newHold(g *Group, bundle int, node string, seq uint64) *Hold {
 	}
 }
 
-// unplace releases every hold of a group's placement; what processes still use
-// stays charged until they are proven gone (P2).
+// unplace releases every hold of a group's placement: what nothing uses is free at once,
+// what processes still use stays charged until they are proven gone (P2).
 func (t *tx) unplace(g *Group) {
 	b := t.newBill()
+	used, _ := t.inUse(g.ID)
 	for _, p := range g.Placed {
-		if h := t.Hold(p.Hold); h != nil {
+		h := t.Hold(p.Hold)
+		switch {
+		case h == nil:
+		case !used[h.ID]:
+			b.turn(h, nil)
+			t.drop(tHold, h)
+		default:
 			c := *h
 			c.Releasing, c.Since = true, t.now
 			b.turn(h, &c)
@@ -226,20 +233,25 @@ func (t *tx) unplace(g *Group) {
 	g.Placed, g.Lent, g.Begun, g.Since = nil, nil, 0, t.now
 }
 
-// settle frees what is proven free: releasing holds that no live allocation uses,
-// bundles whose job has ended and left, groups that hold nothing any more.
-func (t *tx) settle(group string) {
-	used := map[string]bool{}
-	busy := map[string]bool{}
+// inUse lists the holds of a group that live allocations use, and the jobs these are of.
+func (t *tx) inUse(group string) (holds, jobs map[string]bool) {
+	holds, jobs = map[string]bool{}, map[string]bool{}
 	for _, a := range all[Alloc](t.txn, tAlloc, "group", group) {
 		if a.Gone {
 			continue
 		}
-		busy[a.Job] = true
+		jobs[a.Job] = true
 		for _, h := range a.Holds {
-			used[h] = true
+			holds[h] = true
 		}
 	}
+	return holds, jobs
+}
+
+// settle frees what is proven free: releasing holds that no live allocation uses,
+// bundles whose job has ended and left, groups that hold nothing any more.
+func (t *tx) settle(group string) {
+	used, busy := t.inUse(group)
 	left := 0
 	var free []*Hold
 	for _, h := range t.HoldsOf(group) {
@@ -255,8 +267,7 @@ func (t *tx) settle(group string) {
 		return
 	}
 	if g.State == api.GroupRemoving && left == 0 {
-		t.drop(tGroup, g)
-		t.event("pg-removed", "pg/"+g.ID, "%s", g.Why)
+		t.gone(g)
 		return
 	}
 	c, changed := *g, false

@@ -47,17 +47,16 @@ func createGroup(t *tx, c CreateGroup) any {
 func (t *tx) newGroup(g *Group, placement []api.Placed) bool {
 	g.State, g.Seq, g.Created, g.Since, g.Index = api.GroupPending, t.index, t.now, t.now, t.index
 	g.Expect = t.expect(g)
-	t.put(tGroup, g)
 	t.event("pg-created", "pg/"+g.ID, "%s, %s", plural(len(g.Spec.Bundles), "bundle"), g.Spec.Strategy)
-	if placement == nil || g.Parked != "" {
-		return false
+	if placement != nil && g.Parked == "" {
+		c := *g
+		if err := t.place(&c, placement); err == nil {
+			t.placedEvent(&c)
+			return true
+		}
 	}
-	c := *g
-	if err := t.place(&c, placement); err != nil {
-		return false // it waits; the scheduler looks again
-	}
-	t.placedEvent(&c)
-	return true
+	t.put(tGroup, g) // it waits; the scheduler looks again
+	return false
 }
 
 func (t *tx) placedEvent(g *Group) {
@@ -125,8 +124,17 @@ func (t *tx) remove(g *Group, why string) {
 	t.unclaim(&w, "placement group "+g.ID+", which it was to leave for, is removed")
 	t.unplace(&w)
 	w.State, w.Why, w.Removed, w.Index = api.GroupRemoving, why, t.now, t.index
+	if len(t.HoldsOf(w.ID)) == 0 {
+		t.gone(&w)
+		return
+	}
 	t.put(tGroup, &w)
-	t.settle(w.ID)
+}
+
+// gone forgets a removed group that holds nothing any more.
+func (t *tx) gone(g *Group) {
+	t.drop(tGroup, g)
+	t.event("pg-removed", "pg/"+g.ID, "%s", g.Why)
 }
 
 // releaseGroup moves a placed group after a loss, in one entry (P1): bundles that
