@@ -159,11 +159,12 @@ func (h *Head) storeOf(v *state.View, j *state.Job) string {
 func (h *Head) push(ctx context.Context) {
 	v := h.Store.View()
 	now := h.Clock.Now()
+	warm := warming(v)
 	for _, n := range v.Nodes() {
 		if !h.nodes.known(n.ID) {
 			continue
 		}
-		d := wire.Desired{Allocs: h.desiredOf(v, n.ID), Warm: h.warmOn(v, n.ID)}
+		d := wire.Desired{Allocs: h.desiredOf(v, n.ID), Warm: h.warmOn(v, n.ID, warm[n.ID])}
 		body, err := wire.Marshal(d)
 		if err != nil {
 			h.Logger.Error("desired state does not encode", "node", n.ID, "err", err)
@@ -233,5 +234,5 @@ func (h *Head) send(ctx context.Context, node string, body []byte, d wire.Desire
 // onFetch answers an agent that asks for its desired state.
 func (h *Head) onFetch(_ context.Context, node string, _ []byte) (any, error) {
 	v := h.Store.View()
-	return wire.Desired{Position: wire.Position{Term: v.Term(), Index: v.Index()}, Allocs: h.desiredOf(v, node), Warm: h.warmOn(v, node)}, nil
+	return wire.Desired{Position: wire.Position{Term: v.Term(), Index: v.Index()}, Allocs: h.desiredOf(v, node), Warm: h.warmOn(v, node, warming(v)[node])}, nil
 }

@@ -17,6 +17,7 @@ import (
 
 	headapi "github.com/troupe-runtime/troupe/head/api"
 	"github.com/troupe-runtime/troupe/head/packages"
+	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/head/survey"
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -142,6 +143,8 @@ func New(o Options) *Head {
 	h := &Head{Options: o, kick: make(chan struct{}, 1), look: make(chan struct{}, 1)}
 	h.nodes = newSessions(o.Clock)
 	h.survey = survey.New(o.Store, survey.Seen{Devices: h.nodes.said, Skip: ofHosts})
+	h.planned.planner = schedule.NewPlanner()
+	h.planned.planner.PlanAge = planAge
 	h.ck = newCheckpoints(h)
 	h.verify = newVerifier(o.Log)
 	return h

@@ -38,9 +38,17 @@ func (h *Head) schedule(ctx context.Context) {
 // placeNow asks the scheduler for a request that is not in the log yet, so that
 // record and placement can share one entry. What waits already keeps its turn.
 func (h *Head) placeNow(v *state.View, id string, spec api.GroupSpec) []api.Placed {
-	r := &schedule.Request{ID: id, Name: id, Spec: spec, Seq: v.Index() + 1}
-	bundles, _ := planOne(h.snapshotOf(v), r, h.Clock.Now())
-	return bundles
+	p := &h.planned
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, now := h.snapshotOf(v), h.Clock.Now()
+	s.Pending = append(s.Pending, &schedule.Request{ID: id, Name: id, Spec: spec, Seq: v.Index() + 1})
+	for _, d := range p.planner.Plan(s, now).Decisions {
+		if d.Group == id {
+			return d.Bundles
+		}
+	}
+	return nil
 }
 
 // planOne adds a request to a snapshot and returns what is decided on it.
@@ -80,10 +88,6 @@ func (h *Head) plan(v *state.View) *schedule.Result {
 	var r *schedule.Result
 	until := nextReturn(v, now.UnixNano())
 	if len(v.PendingGroups()) > 0 || mayGrow(v) {
-		if p.planner == nil {
-			p.planner = schedule.NewPlanner()
-			p.planner.PlanAge = planAge
-		}
 		r = p.planner.Plan(h.snapshotOf(v), now)
 		if again := r.Again; !again.IsZero() && (until == 0 || again.UnixNano() < until) {
 			until = again.UnixNano()

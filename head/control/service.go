@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -307,19 +308,18 @@ func (h *Head) CreateGroup(ctx context.Context, spec api.GroupSpec, key headapi.
 	if p := admit(v, asking{spec.Tenant, spec.Queue, spec.Pool, spec.Priority, nil}); p != nil {
 		return headapi.Made{}, p
 	}
-	if p := h.never(v, spec); p != nil {
-		return headapi.Made{}, p
-	}
-	name := "pg"
-	if spec.Name != "" {
-		name = spec.Name
-	}
-	id, err := h.newID(name)
+	id, err := h.newID(cmp.Or(spec.Name, "pg"))
 	if err != nil {
 		return headapi.Made{}, err
 	}
+	placement := h.placeNow(v, id, spec)
+	if placement == nil { // what fits now can be
+		if p := h.never(v, spec); p != nil {
+			return headapi.Made{}, p
+		}
+	}
 	r, err := h.propose(ctx, state.KindCreateGroup, state.CreateGroup{
-		ID: id, Spec: spec, Placement: h.placeNow(v, id, spec), Key: key.Key, Fingerprint: key.Fingerprint,
+		ID: id, Spec: spec, Placement: placement, Key: key.Key, Fingerprint: key.Fingerprint,
 		User: h.who(ctx),
 	})
 	return h.made(r, err)

@@ -52,15 +52,32 @@ func (h *Head) neverSpares(v *state.View, spec api.JobSpec, gs api.GroupSpec) *a
 	return p
 }
 
-// warmOn is what a node prepares: ranks like those of the oldest job that holds spare
-// bundles there. Nothing in it changes from attempt to attempt.
-func (h *Head) warmOn(v *state.View, node string) *wire.WarmOrder {
-	var first *state.Group
-	for _, hold := range v.HoldsOn(node) {
-		if g := v.Group(hold.Group); v.IsSpare(hold) && (first == nil || g.Seq < first.Seq) {
-			first = g
+// warming is who has spare bundles on which node: the oldest such group of each.
+func warming(v *state.View) map[string]*state.Group {
+	var out map[string]*state.Group
+	for _, j := range v.LiveJobs() {
+		if j.Spec.SpareNodes == 0 {
+			continue
+		}
+		g := v.Group(j.Group)
+		if g == nil || g.Spares == 0 {
+			continue
+		}
+		for _, b := range g.SpareBundles() {
+			if out == nil {
+				out = map[string]*state.Group{}
+			}
+			if first := out[b.Node]; first == nil || g.Seq < first.Seq {
+				out[b.Node] = g
+			}
 		}
 	}
+	return out
+}
+
+// warmOn is what a node prepares for a group of warming: ranks like those of its job.
+// Nothing in it changes from attempt to attempt.
+func (h *Head) warmOn(v *state.View, node string, first *state.Group) *wire.WarmOrder {
 	if first == nil {
 		return nil
 	}
