@@ -115,6 +115,17 @@ type machine struct{ *state.Store }
 
 func (m machine) Snapshot() (consensus.Snapshot, error) { return m.Store.Snapshot(), nil }
 
+// ApplyAll implements consensus.BatchMachine.
+func (m machine) ApplyAll(entries []consensus.Entry) ([]any, error) {
+	all := make([]state.Entry, len(entries))
+	for i, e := range entries {
+		all[i] = state.Entry(e)
+	}
+	return m.Store.ApplyAll(all)
+}
+
+var _ consensus.BatchMachine = machine{}
+
 // proposer is what the loops see of the log.
 type proposer struct{ n *consensus.Node }
 

@@ -27,6 +27,21 @@ type Machine interface {
 	Restore(r io.Reader) error
 }
 
+// Entry is one committed entry.
+type Entry struct {
+	Index, Term uint64
+	Data        []byte // must not be modified
+}
+
+// BatchMachine is a Machine that applies entries which follow one another at less cost than
+// one by one, with the same outcome.
+type BatchMachine interface {
+	Machine
+	// ApplyAll returns the result of each entry; with an error those of the entries before
+	// the one that it is about.
+	ApplyAll(entries []Entry) (results []any, err error)
+}
+
 // Snapshot is captured state on its way to disk.
 type Snapshot interface {
 	// Persist writes the state; it runs beside Apply.
@@ -50,7 +65,7 @@ type fsm struct {
 	index, term atomic.Uint64
 }
 
-var _ raft.FSM = (*fsm)(nil)
+var _ raft.BatchingFSM = (*fsm)(nil)
 
 // notApplied is the result of an entry that was committed but not applied here.
 type notApplied struct{}
@@ -61,32 +76,63 @@ func (f *fsm) stop(err error) {
 }
 
 // Apply implements raft.FSM.
-func (f *fsm) Apply(l *raft.Log) any {
+func (f *fsm) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
+
+// ApplyBatch implements raft.BatchingFSM: what was committed together is applied together.
+func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
+	out := make([]any, len(logs))
+	entries, at := make([]Entry, 0, len(logs)), make([]int, 0, len(logs))
+	var damage error
+	for i, l := range logs {
+		if l.Type != raft.LogCommand {
+			continue
+		}
+		out[i] = notApplied{}
+		// Memory and caches lie between the log's own check and here.
+		if damage == nil {
+			damage = checkSeal(l.Index, l)
+		}
+		if damage == nil {
+			entries, at = append(entries, Entry{l.Index, l.Term, l.Data}), append(at, i)
+		}
+	}
 	if f.stopped.Load() {
-		return notApplied{}
+		return out
 	}
-	// Memory and caches lie between the log's own check and here.
-	if err := checkSeal(l.Index, l); err != nil {
-		f.stop(err)
-		return notApplied{}
+	results, err := f.apply(entries)
+	for i, r := range results {
+		out[at[i]] = r
+		f.term.Store(entries[i].Term)
+		f.index.Store(entries[i].Index)
 	}
-	result, err := f.apply(l)
-	if err != nil {
-		f.stop(fmt.Errorf("apply log entry %d: %w", l.Index, err))
-		return notApplied{}
+	switch {
+	case err != nil && len(results) < len(entries):
+		f.stop(fmt.Errorf("apply log entry %d: %w", entries[len(results)].Index, err))
+	case err != nil:
+		f.stop(fmt.Errorf("apply the log: %w", err))
+	case damage != nil:
+		f.stop(damage)
 	}
-	f.term.Store(l.Term)
-	f.index.Store(l.Index)
-	return result
+	return out
 }
 
-func (f *fsm) apply(l *raft.Log) (result any, err error) {
+func (f *fsm) apply(entries []Entry) (results []any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the state machine panicked: %v", p)
 		}
 	}()
-	return f.machine.Apply(l.Index, l.Term, l.Data)
+	if m, ok := f.machine.(BatchMachine); ok && len(entries) > 1 {
+		return m.ApplyAll(entries)
+	}
+	for _, e := range entries {
+		r, err := f.machine.Apply(e.Index, e.Term, e.Data)
+		if err != nil {
+			return results, err
+		}
+		results = append(results, r)
+	}
+	return results, nil
 }
 
 // Snapshot implements raft.FSM.

@@ -212,8 +212,12 @@ func (t *tx) newHold(g *Group, bundle int, node string, seq uint64) *Hold {
 func (t *tx) unplace(g *Group) {
 	b := t.newBill()
 	used, _ := t.inUse(g.ID)
-	for _, p := range g.Placed {
-		h := t.Hold(p.Hold)
+	// Read first: a read of what was written in the same entry copies a part of the table.
+	holds := make([]*Hold, len(g.Placed))
+	for i, p := range g.Placed {
+		holds[i] = t.Hold(p.Hold)
+	}
+	for _, h := range holds {
 		switch {
 		case h == nil:
 		case !used[h.ID]:

@@ -447,5 +447,8 @@ func TestModel(t *testing.T) {
 		if !bytes.Equal(replayed(t, w.log), want) || !bytes.Equal(replayed(t, w.log, at), want) {
 			rt.Fatalf("I7: the replayed state differs")
 		}
+		if got := together(t, w.log, rapid.IntRange(2, 40).Draw(rt, "entries together")); !bytes.Equal(got, want) {
+			rt.Fatalf("I7: applied together, the state differs")
+		}
 	})
 }

@@ -2,7 +2,10 @@ package state
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -53,6 +56,56 @@ func replayed(t testing.TB, log [][]byte, restarts ...int) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
+}
+
+// together applies a log to a fresh store, so many entries at a time, and demands of each
+// the result that it has alone, and of the journal the same changes.
+func together(t testing.TB, log [][]byte, size int) []byte {
+	alone, s := newMachine(t).s, newMachine(t).s
+	for i := 1; i < len(log); i += size { // a machine begins with its first entry
+		var entries []Entry
+		var want []any
+		for k := i; k < min(i+size, len(log)); k++ {
+			entries = append(entries, Entry{uint64(k + 1), 1, log[k]})
+			r, err := alone.Apply(uint64(k+1), 1, log[k])
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, r)
+		}
+		got, err := s.ApplyAll(entries)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("entries %d on together: %v, %v; alone: %v", i, got, err, want)
+		}
+	}
+	a, _ := alone.Changes(1, uint64(len(log)))
+	b, _ := s.Changes(1, uint64(len(log)))
+	if !slices.Equal(a, b) {
+		t.Fatalf("the journals differ: %v; %v", a, b)
+	}
+	var b2 bytes.Buffer
+	if err := s.Snapshot().Persist(&b2); err != nil {
+		t.Fatal(err)
+	}
+	return b2.Bytes()
+}
+
+// TestTogether: what is refused after it wrote leaves nothing, among others too, and what
+// does not decode stops where it stands.
+func TestTogether(t *testing.T) {
+	m := newMachine(t)
+	spec := api.GroupSpec{Bundles: []api.Bundle{{Resources: api.Resources{CPU: 1}}}}
+	m.ok(KindCreateGroup, CreateGroup{ID: "a", Spec: spec, Key: "k1"})
+	m.refused("exists", KindCreateGroup, CreateGroup{ID: "a", Spec: spec, Key: "k2"}) // the key was written before
+	m.ok(KindCreateGroup, CreateGroup{ID: "b", Spec: spec, Key: "k3"})
+	if got := together(t, m.log, 100); !bytes.Equal(got, m.snapshot()) {
+		t.Error("applied together, the state differs")
+	}
+	s := newMachine(t).s
+	got, err := s.ApplyAll([]Entry{{2, 1, m.log[1]}, {3, 1, []byte{255}}, {4, 1, m.log[3]}})
+	if !errors.Is(err, ErrDamagedCommand) || len(got) != 1 || s.View().Index() != 2 || s.View().Group("a") == nil {
+		t.Errorf("%v, %v at index %d", got, err, s.View().Index())
+	}
 }
 
 // less makes the bounds small for one test.

@@ -101,7 +101,7 @@ type tx struct {
 	now   int64
 	index uint64
 	err   error
-	// touched is what the command has changed so far.
+	// touched is what the command has changed so far; wrote: it has written anything.
 	touched []Change
 	wrote   bool
 	quiet   bool // events are counted only
@@ -154,84 +154,6 @@ func truncate(s string, n int) string {
 		cut = i
 	}
 	return s[:cut] + mark
-}
-
-// Apply applies one log entry. The result is Made, Started, *Refused or nil; the
-// error, if any, stops the replica.
-func (s *Store) Apply(index, term uint64, data []byte) (any, error) {
-	if len(data) < 2 || len(data) < 2+int(data[1]) {
-		return nil, fmt.Errorf("%w: %d bytes at index %d", ErrDamagedCommand, len(data), index)
-	}
-	kind, hl := Kind(data[0]), int(data[1])
-	var h Header
-	if err := wire.Unmarshal(data[2:2+hl], &h); err != nil {
-		return nil, fmt.Errorf("%w: header at index %d: %w", ErrDamagedCommand, index, err)
-	}
-	fn, ok := handlers[kind]
-	if !ok || h.Level > wire.Level {
-		return nil, fmt.Errorf("%w: kind %d of level %d at index %d", ErrUnknownKind, kind, h.Level, index)
-	}
-	return s.apply(kind, index, term, h.Now, func(t *tx) (any, error) { return fn.decode(t, data[2+hl:]) })
-}
-
-// ApplyDirect applies a command that was never encoded, for a Sole store: what the state
-// keeps of it, nobody may change afterwards. now is in nanoseconds.
-func (s *Store) ApplyDirect(kind Kind, index, term uint64, now int64, body any) (any, error) {
-	fn, ok := handlers[kind]
-	if !ok {
-		return nil, fmt.Errorf("%w: kind %d at index %d", ErrUnknownKind, kind, index)
-	}
-	return s.apply(kind, index, term, now, func(t *tx) (any, error) { return fn.direct(t, body) })
-}
-
-func (s *Store) apply(kind Kind, index, term uint64, now int64, run func(t *tx) (any, error)) (any, error) {
-	txn := s.open
-	if txn == nil {
-		txn = s.db.Txn(true)
-		defer txn.Abort()
-	}
-	t := &tx{View: &View{txn: txn, index: index, term: term}, txn: txn, now: now, index: index, quiet: s.open != nil}
-	t.meta = t.Meta()
-	result, err := run(t)
-	if err != nil {
-		return nil, fmt.Errorf("%w: kind %d at index %d: %w", ErrDamagedCommand, kind, index, err)
-	}
-	if refusal, refused := result.(*Refused); refused {
-		// Nothing of a refused command stays; only the index moves on.
-		if s.open != nil && t.wrote {
-			return nil, fmt.Errorf("%w: kind %d at index %d: %w", ErrHalfRefused, kind, index, refusal)
-		}
-		s.advance(index, term, nil)
-		return result, nil
-	}
-	if t.err != nil {
-		return nil, t.err
-	}
-	t.meta.ID = "meta"
-	meta := t.meta
-	t.put(tMeta, &meta)
-	if t.err != nil {
-		return nil, t.err
-	}
-	if s.online {
-		if err := Check(t.View); err != nil {
-			return nil, fmt.Errorf("state: command kind %d at index %d: %w", kind, index, err)
-		}
-	}
-	if s.open == nil {
-		txn.Commit()
-	}
-	s.advance(index, term, t.touched)
-	return result, nil
-}
-
-func (s *Store) advance(index, term uint64, changes []Change) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.journal.add(index, changes)
-	s.index, s.term = index, term
-	close(s.changed)
-	s.changed = make(chan struct{})
 }
 
 // handler applies one kind of command, from a log entry or from the command itself.
