@@ -65,10 +65,7 @@ func (j *journal) add(index uint64, changes []Change) {
 		j.from = index
 	}
 	if len(j.changes)+len(changes) > 2*keptChanges {
-		drop := len(j.changes) - keptChanges
-		if drop < 0 {
-			drop = 0
-		}
+		drop := max(0, len(j.changes)-keptChanges)
 		for drop < len(j.changes) && drop > 0 && j.changes[drop].Index == j.changes[drop-1].Index {
 			drop++ // an entry is kept whole or not at all
 		}
