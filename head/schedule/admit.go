@@ -32,17 +32,16 @@ const (
 )
 
 // admits says whether tenant and queue of a request let it be placed. needs is what it
-// takes, by needs.
-func (q *quotas) admits(r *Request, needs []int64) bool {
+// takes, by needs; c is what it is charged to.
+func (q *quotas) admits(c *charging, r *Request, needs []int64) bool {
 	ok := true
-	q.look(r, needs, func(refusal) bool { ok = false; return false })
+	q.look(c, r, needs, func(refusal) bool { ok = false; return false })
 	return ok
 }
 
 // look calls found for each check that fails, in their order, the narrowest tenant or
 // queue first, until it returns false.
-func (q *quotas) look(r *Request, needs []int64, found func(refusal) bool) {
-	c := q.of(r.Spec.Tenant, r.Spec.Queue)
+func (q *quotas) look(c *charging, r *Request, needs []int64, found func(refusal) bool) {
 	if c.wrong != nil {
 		found(refusal{by: checkNames})
 		return
@@ -61,8 +60,8 @@ func (q *quotas) look(r *Request, needs []int64, found func(refusal) bool) {
 	if !r.Spec.Preemptible {
 		for _, a := range c.path {
 			for i, n := range needs {
-				if most := a.guaranteed[i]; n > 0 && most != unlimited && n > most-a.assured[i] &&
-					!found(refusal{checkGuarantee, a, i, most, a.assured[i], n}) {
+				if most := a.guaranteed[i]; n > 0 && most != unlimited && n > most-q.assured[a.at+i] &&
+					!found(refusal{checkGuarantee, a, i, most, q.assured[a.at+i], n}) {
 					return
 				}
 			}
@@ -70,8 +69,8 @@ func (q *quotas) look(r *Request, needs []int64, found func(refusal) bool) {
 	}
 	for _, a := range c.path {
 		for i, n := range needs {
-			if most := a.limit[i]; n > 0 && most != unlimited && n > most-a.used[i] &&
-				!found(refusal{checkLimit, a, i, most, a.used[i], n}) {
+			if most := a.limit[i]; n > 0 && most != unlimited && n > most-q.used[a.at+i] &&
+				!found(refusal{checkLimit, a, i, most, q.used[a.at+i], n}) {
 				return
 			}
 		}
@@ -93,8 +92,9 @@ func (q *quotas) barred(r *Request, needs []int64) []string {
 		return nil
 	}
 	var out []string
+	c := q.of(r.Spec.Tenant, r.Spec.Queue)
 	for i, of := range q.things {
-		if model, typed := strings.CutPrefix(of, ofModel); typed && !q.admits(r, q.ofClass(needs, i)) {
+		if model, typed := strings.CutPrefix(of, ofModel); typed && !q.admits(c, r, q.ofClass(needs, i)) {
 			out = append(out, model)
 		}
 	}
@@ -130,7 +130,7 @@ func amountOf(r *api.Resources) amount {
 func (q *quotas) why(r *Request, needs []int64, fits bool) []api.Reason {
 	var out []api.Reason
 	c := q.of(r.Spec.Tenant, r.Spec.Queue)
-	q.look(r, needs, func(f refusal) bool {
+	q.look(c, r, needs, func(f refusal) bool {
 		out = append(out, q.reason(r, c, f))
 		return true
 	})
@@ -218,7 +218,7 @@ func (q *quotas) keptReason(c *charging, f refusal) api.Reason {
 	var said []string
 	for _, a := range q.keepers(c, f.thing) {
 		out.Blockers = append(out.Blockers, a.q.Name)
-		said = append(said, fmt.Sprintf("%s (%s)", a.called(), bareQuantity(of, a.keep[f.thing]-a.own[f.thing])))
+		said = append(said, fmt.Sprintf("%s (%s)", a.called(), bareQuantity(of, a.keep[f.thing]-q.own[a.at+f.thing])))
 	}
 	out.Blockers = out.Blockers[:min(len(out.Blockers), named)]
 	out.Text = fmt.Sprintf("quota: preemptible work may use %s now, beside what is kept free for %s; needs %s", out.Have, shortList(said), out.Need)

@@ -1,6 +1,10 @@
 package schedule
 
-import "github.com/troupe-runtime/troupe/runtime/api"
+import (
+	"slices"
+
+	"github.com/troupe-runtime/troupe/runtime/api"
+)
 
 // needs is what a request takes of what quotas count, as far as it is known before it is
 // placed.
@@ -10,7 +14,7 @@ func (c *cycle) needs(r *Request, d *demand) []int64 {
 
 // admitted says whether tenant and queue let the request be placed now.
 func (c *cycle) admitted(r *Request, d *demand) bool {
-	return c.quotas.admits(r, c.needs(r, d))
+	return c.quotas.admits(c.quotas.of(r.Spec.Tenant, r.Spec.Queue), r, c.needs(r, d))
 }
 
 // allowed is the demand as its quota allows it: without the models of which it may not
@@ -38,7 +42,7 @@ func (c *cycle) placeWithin(i int, d *demand) {
 	fewer := newDemand(r, c.now)
 	fewer.within = func(bundles []api.Bundle) bool {
 		needs := c.needsOf(r, bundles)
-		return c.quotas.admits(r, needs) && len(c.quotas.barred(r, needs)) == 0
+		return c.quotas.admits(c.quotas.of(r.Spec.Tenant, r.Spec.Queue), r, needs) && len(c.quotas.barred(r, needs)) == 0
 	}
 	got := placeFewer(c.free, fewer)
 	if got.spots == nil || c.times != nil && !c.times.allows(r, i, got.spots, c.times.now) {
@@ -71,10 +75,11 @@ func (c *cycle) take(i int, d *demand, spots []spot, chosen []int64) bool {
 		needs = c.needsOf(r, bundles)
 	}
 	if c.quotas.typed {
+		needs = slices.Clone(needs)
 		for _, s := range spots {
-			c.quotas.classifySpot(needs, c.free.nodes[s.node].id, s)
+			c.quotas.classifySpot(needs, c.free.nodes[s.node], s)
 		}
-		if !c.quotas.admits(r, needs) {
+		if !c.quotas.admits(c.quotas.of(r.Spec.Tenant, r.Spec.Queue), r, needs) {
 			return false
 		}
 	}

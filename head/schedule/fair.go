@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"cmp"
-	"container/heap"
 	"math/bits"
 	"time"
 )
@@ -24,71 +23,61 @@ func useRate(a amount) int64 {
 	return max(1, a.cpu/coresOfDevice)
 }
 
+// entryOf is the entry of what uses so many thousandths a second.
+func entryOf(rate int64) int64 { return satMul(rate, int64(entry/time.Second)) }
+
 // portion is a tenant, a queue or a user among its siblings: the one that has used least of
 // its part has the next turn.
 type portion struct {
-	parent *portion
-	kids   map[string]*portion
-	weight int64
-	used   int64 // decayed use and entries
-	had    int64 // used, before any turn was given
-	// While a stratum is merged: the waiting of a leaf, the kids that have some, and which
-	// is next.
-	line    []*entrant
-	waiting kidHeap
-	next    *entrant
-	listed  bool
+	parent  *portion
+	kids    map[string]*portion
+	weight  int64
+	account *account // nil: a user, or what a tenant has without a queue
+	at      int      // its number
 }
 
-func newPortion(parent *portion) *portion { return &portion{parent: parent, weight: 1} }
+// shares is the tree by which turns are given. It only grows, so that those who look at a
+// portion and what is above it need not care.
+type shares struct {
+	f      *frame
+	policy string
+	all    []*portion
+	leaves map[[3]string]*portion
+}
 
-func (n *portion) kid(name string) *portion {
+func newShares(f *frame, policy string) *shares {
+	t := &shares{f: f, policy: policy, leaves: map[[3]string]*portion{}}
+	t.add(nil)
+	return t
+}
+
+func (t *shares) add(parent *portion) *portion {
+	n := &portion{parent: parent, weight: 1, at: len(t.all)}
+	t.all = append(t.all, n)
+	return n
+}
+
+func (t *shares) kid(n *portion, name string) *portion {
 	k := n.kids[name]
 	if k == nil {
 		if n.kids == nil {
 			n.kids = map[string]*portion{}
 		}
-		k = newPortion(n)
+		k = t.add(n)
 		n.kids[name] = k
 	}
 	return k
 }
 
-// portions is the tree by which turns are given.
-type portions struct {
-	root   *portion
-	q      *quotas
-	policy string
-	used   map[string]int64
-	leaves map[[3]string]*portion
-}
-
-func newPortions(s *Snapshot, q *quotas) *portions {
-	t := &portions{root: newPortion(nil), q: q, policy: s.Policy.Order, leaves: map[[3]string]*portion{}}
-	if s.Queues != nil {
-		t.used = s.Queues.Used
-	}
-	for _, h := range s.Holders {
-		if h.Spec == nil || h.Releasing {
-			continue
-		}
-		n := t.leaf(h.Spec.Tenant, h.Spec.Queue, h.User)
-		n.charge(useRate(h.holds()))
-	}
-	return t
-}
-
-func (t *portions) leafOf(r *Request) *portion { return t.leaf(r.Spec.Tenant, r.Spec.Queue, r.User) }
-
 // leaf is where the requests of a user wait: below the queue, or below the tenant itself
 // as if it had a queue without a name.
-func (t *portions) leaf(tenant, queue, user string) *portion {
+func (t *shares) leaf(tenant, queue, user string) *portion {
 	key := [3]string{tenant, queue, user}
 	if n := t.leaves[key]; n != nil {
 		return n
 	}
-	a := t.q.of(tenant, queue)
-	n := t.root
+	a := t.f.of(tenant, queue)
+	n := t.all[0]
 	for _, part := range [][]*account{a.path[:a.shared], a.path[a.shared:]} {
 		for i := len(part) - 1; i >= 0; i-- {
 			n = t.below(n, part[i])
@@ -100,44 +89,43 @@ func (t *portions) leaf(tenant, queue, user string) *portion {
 			break
 		}
 	}
-	if n = n.kid(""); cmp.Or(order, t.policy, OrderFair) == OrderFair {
-		n = n.kid("user " + user)
+	if n = t.kid(n, ""); cmp.Or(order, t.policy, OrderFair) == OrderFair {
+		n = t.kid(n, "user "+user)
 	}
 	t.leaves[key] = n
 	return n
 }
 
-func (t *portions) below(n *portion, a *account) *portion {
-	name := "of " + a.q.Name
-	if k := n.kids[name]; k != nil {
-		return k
-	}
-	k := n.kid(name)
-	k.used = max(0, t.used[a.q.Name])
-	if a.q.Weight != nil {
-		k.weight = max(0, *a.q.Weight)
+func (t *shares) below(n *portion, a *account) *portion {
+	k := t.kid(n, "of "+a.q.Name)
+	if k.account == nil {
+		if k.account = a; a.q.Weight != nil {
+			k.weight = max(0, *a.q.Weight)
+		}
 	}
 	return k
 }
 
-// begin remembers the use before turns are given.
-func (n *portion) begin() {
-	n.had = n.used
-	for _, k := range n.kids {
-		k.begin()
+// use is what each portion has used before any turn is given: decayed use, and the entries
+// of what runs.
+func (t *shares) use(entries []int64, used map[string]int64) []int64 {
+	out := make([]int64, len(t.all))
+	for i, n := range t.all {
+		if i < len(entries) {
+			out[i] = entries[i]
+		}
+		if n.account != nil {
+			out[i] = satAdd(out[i], max(0, used[n.account.q.Name]))
+		}
 	}
-}
-
-// charge is the entry of what uses so many thousandths a second.
-func (n *portion) charge(rate int64) {
-	use := satMul(rate, int64(entry/time.Second))
-	for ; n != nil; n = n.parent {
-		n.used = satAdd(n.used, use)
-	}
+	return out
 }
 
 // compareUse compares use ÷ weight exactly; who has no weight comes last.
 func compareUse(a, weightA, b, weightB int64) int {
+	if weightA == weightB {
+		return cmp.Compare(a, b)
+	}
 	if (weightA == 0) != (weightB == 0) {
 		return yesFirst(weightA != 0, weightB != 0)
 	}
@@ -166,92 +154,143 @@ func parted(a, b *portion) (x, y *portion) {
 	return a, b
 }
 
-// merge appends the requests of one stratum, given in the order of turns, so that at each
-// step the portion that has used least gives its next one, and is charged its entry.
-func (t *portions) merge(stratum []*entrant, into []*entrant) []*entrant {
-	if len(stratum) == 1 || stratum[0].overdue > 0 {
-		for _, c := range stratum {
-			c.leaf.charge(c.rate)
-			into = append(into, c)
-		}
-		return into
+// merging gives the requests of strata their turns, one stratum after the other.
+type merging struct {
+	nodes []merged // one for each portion
+	out   []*entrant
+}
+
+// merged is a portion while turns are given: what it has used with those, the waiting of a
+// leaf, the kids that have some, in a heap, and which is next.
+type merged struct {
+	use, weight int64
+	parent      *merged
+	line        []*entrant
+	waiting     []*merged
+	next        *entrant
+	listed      bool
+}
+
+// begin makes room for a merge.
+func (m *merging) begin(t *shares, use []int64, requests int) {
+	if len(m.nodes) < len(t.all) {
+		m.nodes = make([]merged, len(t.all)+len(t.all)/4)
 	}
-	for _, c := range stratum {
-		c.leaf.line = append(c.leaf.line, c)
-		for n := c.leaf; n.parent != nil && !n.listed; n = n.parent {
+	for i, p := range t.all {
+		n := &m.nodes[i]
+		if n.use, n.weight, n.parent = use[i], p.weight, nil; p.parent != nil {
+			n.parent = &m.nodes[p.parent.at]
+		}
+	}
+	m.out = make([]*entrant, 0, requests)
+}
+
+func (n *merged) charge(by int64) {
+	for ; n != nil; n = n.parent {
+		n.use = satAdd(n.use, by)
+	}
+}
+
+// stratum appends the requests of one stratum, given in the order of turns, so that at each
+// step the portion that has used least gives its next one, and is charged its entry.
+func (m *merging) stratum(list []*entrant) {
+	if len(list) == 1 || list[0].overdue > 0 {
+		for _, c := range list {
+			m.nodes[c.leaf.at].charge(c.entry)
+			m.out = append(m.out, c)
+		}
+		return
+	}
+	for _, c := range list {
+		n := &m.nodes[c.leaf.at]
+		n.line = append(n.line, c)
+		for ; n.parent != nil && !n.listed; n = n.parent {
 			n.listed = true
 			n.parent.waiting = append(n.parent.waiting, n)
 		}
 	}
-	t.root.settle()
-	for range stratum {
-		n := t.root
+	root := &m.nodes[0]
+	root.settle()
+	for range list {
+		n := root
 		for len(n.waiting) > 0 {
 			n = n.waiting[0]
 		}
 		c := n.line[0]
 		n.line = n.line[1:]
-		n.charge(c.rate)
-		into = append(into, c)
+		n.charge(c.entry)
+		m.out = append(m.out, c)
 		for ; n != nil; n = n.parent {
 			n.promote()
 		}
 	}
-	return into
 }
 
-// settle finds the next of each node from the leaves up.
-func (n *portion) settle() {
+// settle makes heaps of what waits.
+func (n *merged) settle() {
 	for _, k := range n.waiting {
 		k.settle()
 	}
-	heap.Init(&n.waiting)
+	for i := len(n.waiting)/2 - 1; i >= 0; i-- {
+		sink(n.waiting, i)
+	}
 	n.pick()
 }
 
-func (n *portion) pick() {
+func (n *merged) pick() {
 	switch {
 	case len(n.waiting) > 0:
 		n.next = n.waiting[0].next
 	case len(n.line) > 0:
 		n.next = n.line[0]
 	default:
-		n.next, n.line = nil, nil
+		n.next, n.line = nil, n.line[:0]
 	}
 }
 
 // promote puts a node right after the first of it was taken, below its parent, where it
 // was the first.
-func (n *portion) promote() {
+func (n *merged) promote() {
 	n.pick()
-	switch {
-	case n.parent == nil:
-	case n.next == nil:
+	if n.parent == nil {
+		return
+	}
+	heap := n.parent.waiting
+	if n.next == nil {
 		n.listed = false
-		heap.Pop(&n.parent.waiting)
-	default:
-		heap.Fix(&n.parent.waiting, 0)
+		last := len(heap) - 1
+		heap[0], heap[last] = heap[last], nil
+		heap = heap[:last]
+		n.parent.waiting = heap
+	}
+	sink(heap, 0)
+}
+
+// sink puts an element of a heap right that may be too far up.
+func sink(heap []*merged, i int) {
+	for {
+		k := 2*i + 1
+		if k >= len(heap) {
+			return
+		}
+		if k+1 < len(heap) && heap[k+1].before(heap[k]) {
+			k++
+		}
+		if !heap[k].before(heap[i]) {
+			return
+		}
+		heap[i], heap[k] = heap[k], heap[i]
+		i = k
 	}
 }
 
-// kidHeap is ordered by use, then by whose next request has its turn first.
-type kidHeap []*portion
-
-func (h kidHeap) Len() int      { return len(h) }
-func (h kidHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h kidHeap) Less(i, j int) bool {
-	a, b := h[i], h[j]
-	return cmp.Or(compareUse(a.used, a.weight, b.used, b.weight), byTurn(a.next, b.next)) < 0
+// before: by use, then by whose next request has its turn first.
+func (n *merged) before(o *merged) bool {
+	if c := compareUse(n.use, n.weight, o.use, o.weight); c != 0 {
+		return c < 0
+	}
+	return byTurn(n.next, o.next) < 0
 }
-func (h *kidHeap) Push(x any) { *h = append(*h, x.(*portion)) }
-func (h *kidHeap) Pop() any {
-	old := *h
-	x := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return x
-}
-
-var _ heap.Interface = (*kidHeap)(nil)
 
 // holds is what a holder has of everything that is counted.
 func (h *Holder) holds() amount {

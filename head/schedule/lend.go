@@ -16,17 +16,14 @@ import (
 // mostClaimed keeps sums of what is kept within an integer.
 const mostClaimed = math.MaxInt64 / 4
 
-// reserve finds what is free in the cluster and kept by nobody, before anything is used.
+// reserve finds what the nodes below the root claim before anything is used: room is what
+// is free in the cluster.
 func (q *quotas) reserve() {
-	q.room = make([]int64, len(q.things))
-	for i, of := range q.things {
-		q.room[i] = q.freeOf(of)
-	}
-	for _, a := range q.deepestFirst() {
+	for _, a := range q.all {
 		for i := range q.things {
-			claimed := max(a.keep[i], a.own[i])
+			claimed := max(a.keep[i], q.own[a.at+i])
 			if a.parent != nil {
-				a.parent.own[i] = satAdd(a.parent.own[i], claimed)
+				q.own[a.parent.at+i] = satAdd(q.own[a.parent.at+i], claimed)
 			} else if onNodes(q.things[i]) {
 				q.room[i] = max(q.room[i]-min(claimed, mostClaimed), -mostClaimed)
 			}
@@ -34,33 +31,31 @@ func (q *quotas) reserve() {
 	}
 }
 
-// freeOf is what the nodes have free; of a capacity nothing is kept.
-func (q *quotas) freeOf(of string) int64 {
+// freeOn is what a node has free of a thing; of a capacity nothing is kept.
+func freeOn(n *Node, of string) int64 {
+	if !n.Ready {
+		return 0
+	}
+	switch of {
+	case ofCPU:
+		return max(0, int64(n.FreeCPU))
+	case ofMemory:
+		return max(0, int64(n.FreeMemory))
+	}
 	model, typed := strings.CutPrefix(of, ofModel)
+	if !typed && of != ofGPU {
+		return 0
+	}
 	var sum int64
-	for _, n := range q.s.Nodes {
-		if !n.Ready {
-			continue
-		}
-		switch {
-		case of == ofCPU:
-			sum = satAdd(sum, max(0, int64(n.FreeCPU)))
-		case of == ofMemory:
-			sum = satAdd(sum, max(0, int64(n.FreeMemory)))
-		case of == ofGPU || typed:
-			for d := range n.GPUs {
-				if g := &n.GPUs[d]; g.Healthy && (!typed || g.Model == model) {
-					sum = satAdd(sum, max(0, g.Share))
-				}
-			}
-		default:
-			return math.MaxInt64
+	for d := range n.GPUs {
+		if g := &n.GPUs[d]; g.Healthy && (!typed || g.Model == model) {
+			sum = satAdd(sum, max(0, g.Share))
 		}
 	}
 	return sum
 }
 
-func (q *quotas) deepestFirst() []*account {
+func (q *frame) deepestFirst() []*account {
 	depth := func(a *account) (n int) {
 		for ; a != nil && n <= len(q.byName); a = a.parent {
 			n++
@@ -80,15 +75,30 @@ func (q *quotas) deepestFirst() []*account {
 // claim adds a use and says how much of it comes from what nobody keeps: what is kept on
 // the way to the root is used up first. A queue of nobody's has its own way.
 func (q *quotas) claim(c *charging, i int, n int64) int64 {
-	out := q.outside(c, i, n)
-	if len(c.path) > 0 {
-		for a := c.path[0]; a != nil && n > 0; a = a.parent {
-			was := max(a.keep[i], a.own[i])
-			a.own[i] = satAdd(a.own[i], n)
-			n = max(a.keep[i], a.own[i]) - was
-		}
+	if len(c.path) == 0 {
+		return n
 	}
-	return out
+	for a := c.path[0]; a != nil && n > 0; a = a.parent {
+		own := &q.own[a.at+i]
+		was := max(a.keep[i], *own)
+		*own = satAdd(*own, n)
+		n = max(a.keep[i], *own) - was
+	}
+	return n
+}
+
+// unclaim is the reverse of claim.
+func (q *quotas) unclaim(c *charging, i int, n int64) int64 {
+	if len(c.path) == 0 {
+		return n
+	}
+	for a := c.path[0]; a != nil && n > 0; a = a.parent {
+		own := &q.own[a.at+i]
+		was := max(a.keep[i], *own)
+		*own -= n
+		n = was - max(a.keep[i], *own)
+	}
+	return n
 }
 
 // outside is claim without writing.
@@ -97,7 +107,8 @@ func (q *quotas) outside(c *charging, i int, n int64) int64 {
 		return n
 	}
 	for a := c.path[0]; a != nil && n > 0; a = a.parent {
-		n = max(a.keep[i], satAdd(a.own[i], n)) - max(a.keep[i], a.own[i])
+		own := q.own[a.at+i]
+		n = max(a.keep[i], satAdd(own, n)) - max(a.keep[i], own)
 	}
 	return n
 }
@@ -106,8 +117,8 @@ func (q *quotas) outside(c *charging, i int, n int64) int64 {
 // those on the way of a request.
 func (q *quotas) keepers(c *charging, i int) []*account {
 	var out []*account
-	for _, a := range q.byName {
-		if a.keep[i] > a.own[i] && !slices.Contains(c.path, a) {
+	for _, a := range q.all {
+		if a.keep[i] > q.own[a.at+i] && !slices.Contains(c.path, a) {
 			out = append(out, a)
 		}
 	}

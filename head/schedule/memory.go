@@ -14,6 +14,9 @@ type memory struct {
 	demands, opened map[*Request]*demand
 	byKey           map[string]*demand
 
+	books  books
+	lineup lineup
+
 	given  []Shape // the mix that the snapshot named
 	kinds  map[*api.GroupSpec][]*kind
 	byKind map[string]*kind
@@ -32,6 +35,7 @@ type memory struct {
 func (m *memory) keepRequests(pending []*Request) {
 	if m.demands == nil || len(m.demands)+len(m.opened) > 2*len(pending)+64 {
 		m.demands, m.opened, m.byKey = map[*Request]*demand{}, map[*Request]*demand{}, map[string]*demand{}
+		m.lineup = lineup{}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math/bits"
-	"slices"
 	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -41,9 +40,11 @@ const (
 	defaultMaxPriority = 1000
 )
 
-// entrant is a request with what its place in the order goes by.
+// entrant is a request with what its place in the order goes by. It never changes: what
+// becomes different gets another one.
 type entrant struct {
 	r        *Request
+	c        *charging
 	lost     bool  // its tenant or queue is not known: it can have no turn
 	overdue  int64 // ns at which it had waited for its longest wait; 0: it has not yet
 	assured  bool  // it may not be ended for other work
@@ -51,8 +52,13 @@ type entrant struct {
 	class    int8  // of a deadline: 0 can meet it, 1 has none, 2 cannot meet it
 	turn     int64 // when its turn is, the earliest first
 	leaf     *portion
-	rate     int64 // of its use, once it runs
+	entry    int64
 	wants    *demand
+	needs    []int64   // of what quotas count
+	asked    time.Time // since when, by its own word
+	since    time.Time
+	// until is when it is another one though nothing else changed; zero: never.
+	until time.Time
 }
 
 // byStratum orders what nothing below can overturn: overdue requests in the order in which
@@ -102,126 +108,12 @@ type turns struct {
 	s        *Snapshot
 	list     []*Request // in the order of turns
 	all      []*entrant // the same
+	had      []int64    // use of portions, before any turn was given
 	entrants map[*Request]*entrant
 	place    map[*Request]int
 	quotas   *quotas
 	// until is when the order is another one though nothing else changed; zero: never.
 	until time.Time
-}
-
-func newTurns(s *Snapshot, q *quotas, look func(*Request) *demand, now time.Time) *turns {
-	t := &turns{s: s, quotas: q, all: make([]*entrant, 0, len(s.Pending))}
-	pending := slices.Clone(s.Pending)
-	slices.SortFunc(pending, func(a, b *Request) int {
-		return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.ID, b.ID))
-	})
-	tree := newPortions(s, q)
-	block := make([]entrant, len(pending))
-	all := make([]*entrant, len(pending))
-	var last time.Time
-	for i, r := range pending {
-		// A clock that was set back puts nothing before what was logged earlier.
-		since := r.Since
-		if d := last.Sub(since); d > 0 && d <= clockStep && !since.IsZero() {
-			since = last
-		} else if since.After(last) {
-			last = since
-		}
-		block[i] = t.entrantOf(r, since, now)
-		block[i].leaf, block[i].wants = tree.leafOf(r), look(r)
-		block[i].rate = useRate(block[i].wants.sum())
-		all[i] = &block[i]
-	}
-	slices.SortFunc(all, func(a, b *entrant) int {
-		return cmp.Or(byStratum(a, b), byTurn(a, b))
-	})
-	tree.root.begin()
-	for from := 0; from < len(all); {
-		to := from + 1
-		for to < len(all) && byStratum(all[from], all[to]) == 0 {
-			to++
-		}
-		t.all = tree.merge(all[from:to], t.all)
-		from = to
-	}
-	t.list = make([]*Request, len(t.all))
-	for i, c := range t.all {
-		t.list[i] = c.r
-	}
-	return t
-}
-
-func (t *turns) entrantOf(r *Request, since, now time.Time) entrant {
-	account := t.quotas.of(r.Spec.Tenant, r.Spec.Queue)
-	c := entrant{r: r, lost: account.wrong != nil, priority: t.quotas.priority(account, r.Spec.Priority)}
-	c.assured = !r.Spec.Preemptible
-	start := since
-	if !since.IsZero() {
-		if waited := now.Sub(since); waited > 0 {
-			steps := min(int64(waited/ageing), mostAge)
-			c.priority += steps
-			if steps < mostAge {
-				t.changesAt(since.Add(time.Duration(steps+1)*ageing), now)
-			}
-		}
-		if longest := t.longest(r, account); longest > 0 {
-			if at := since.Add(longest); at.After(now) {
-				t.changesAt(at, now)
-			} else {
-				c.overdue = at.UnixNano()
-			}
-		}
-	} else {
-		start = time.Unix(0, 0)
-	}
-	expect := r.Expect
-	if expect <= 0 {
-		expect = unknownLength
-	}
-	switch t.orderOf(account) {
-	case OrderFIFO:
-	case OrderDeadline:
-		c.class, c.turn = 1, turnAt(start, expect)
-		if d := r.Spec.Deadline; !d.IsZero() {
-			c.class, c.turn = 0, d.UnixNano()
-			if at := d.Add(-expect); at.Before(now) {
-				c.class = 2
-			} else {
-				t.changesAt(at.Add(1), now)
-			}
-		}
-	default:
-		c.turn = turnAt(start, expect)
-	}
-	return c
-}
-
-// longest is how long a request may wait; 0: no limit.
-func (t *turns) longest(r *Request, a *charging) time.Duration {
-	if r.Spec.MaxWait > 0 {
-		return r.Spec.MaxWait.D()
-	}
-	for _, q := range a.path {
-		if q.q.MaxWait > 0 {
-			return q.q.MaxWait.D()
-		}
-	}
-	return 0
-}
-
-func (t *turns) orderOf(a *charging) string {
-	for _, q := range a.path {
-		if q.q.Order != "" {
-			return q.q.Order
-		}
-	}
-	return cmp.Or(t.s.Policy.Order, OrderFair)
-}
-
-func (t *turns) changesAt(at, now time.Time) {
-	if at.After(now) && (t.until.IsZero() || at.Before(t.until)) {
-		t.until = at
-	}
 }
 
 // turnAt is when it is the turn of what began to wait then and is expected to run so long.
@@ -298,11 +190,11 @@ func (t *turns) because(ahead, r *Request) string {
 	case a.priority != b.priority:
 		return fmt.Sprintf("priority %d with its wait, over %d", a.priority, b.priority)
 	case a.leaf != b.leaf:
-		if x, y := parted(a.leaf, b.leaf); compareUse(x.had, x.weight, y.had, y.weight) < 0 {
+		if x, y := parted(a.leaf, b.leaf); compareUse(t.had[x.at], x.weight, t.had[y.at], y.weight) < 0 {
 			return "used less of its share"
 		}
 		return "by turns"
-	case a.class != b.class || t.orderOf(t.quotas.of(ahead.Spec.Tenant, ahead.Spec.Queue)) == OrderDeadline && a.turn != b.turn:
+	case a.class != b.class || rule(a.c, t.s.Policy.Order) == OrderDeadline && a.turn != b.turn:
 		return "its deadline is earlier"
 	}
 	if a.turn < b.turn && ahead.Expect > 0 && ahead.Expect < r.Expect {

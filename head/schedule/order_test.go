@@ -62,9 +62,12 @@ func queue(name, parent string) *api.Queue {
 }
 
 func turnsOf(s *Snapshot) *turns {
-	mem := &memory{}
-	mem.keepRequests(s.Pending)
-	return newTurns(s, newQuotas(s), func(r *Request) *demand { return newDemand(r, epoch) }, epoch)
+	return turnsAt(s, epoch)
+}
+
+func turnsAt(s *Snapshot, now time.Time) *turns {
+	var b books
+	return new(lineup).turns(s, &b, b.open(s), func(r *Request) *demand { return newDemand(r, now) }, now)
 }
 
 func orderOf(s *Snapshot) string {
@@ -226,7 +229,7 @@ func TestOrderUntil(t *testing.T) {
 		gang("impatient", 1, gpus(1)).waited(time.Hour).maxWait(4*time.Hour))
 	now, seen := epoch, []string{}
 	for range 3 {
-		o := newTurns(s, newQuotas(s), func(*Request) *demand { return &demand{} }, now)
+		o := turnsAt(s, now)
 		var ids []string
 		for _, r := range o.list {
 			ids = append(ids, r.ID)

@@ -150,8 +150,9 @@ func (c *cycle) look() {
 
 // 2. Order: who is looked at first.
 func (c *cycle) line() {
-	c.quotas = newQuotas(c.s)
-	c.turns = newTurns(c.s, c.quotas, func(r *Request) *demand { return c.mem.demandOf(r, c.now) }, c.now)
+	c.quotas = c.mem.books.open(c.s)
+	c.turns = c.mem.lineup.turns(c.s, &c.mem.books, c.quotas, func(r *Request) *demand { return c.mem.demandOf(r, c.now) }, c.now)
+	c.lookAgain(c.turns.until)
 	c.order = c.turns.list
 	c.decisions = make([]Decision, len(c.order))
 	for i, r := range c.order {
@@ -183,8 +184,9 @@ func (c *cycle) place() {
 		if len(r.Claim) > 0 {
 			continue
 		}
-		d := c.turns.all[i].wants
-		if !c.admitted(r, d) {
+		e := c.turns.all[i]
+		d := e.wants
+		if !c.quotas.admits(e.c, r, e.needs) {
 			c.placeWithin(i, d)
 			continue
 		}

@@ -3,6 +3,7 @@ package schedule
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
@@ -18,18 +19,15 @@ const (
 // unlimited stands for a quantity that is not given.
 const unlimited = -1
 
-// account is a tenant or queue of the tree, with what is charged to it: the sum of what
-// its groups hold, those of its children included (P8). Quantities are by number of the
-// thing, see quotas.things.
+// account is a tenant or queue of the tree. Quantities are by number of the thing, see
+// frame.things. What is charged to it stands in quotas.
 type account struct {
 	q          *api.Queue
 	parent     *account
+	at         int     // where its quantities begin
 	guaranteed []int64 // unlimited: not limited by it
 	limit      []int64 // unlimited: none
 	keep       []int64 // of what is guaranteed, what is not lent
-	used       []int64
-	assured    []int64 // of used, by work that is not preemptible
-	own        []int64 // see lend.go
 }
 
 // called is the account for people.
@@ -47,82 +45,84 @@ type charging struct {
 	wrong  error      // why they cannot be charged
 }
 
-// quotas is the tree of tenants and queues in one cycle. What is placed in it is charged
-// at once, so no two requests get the same room.
-type quotas struct {
-	s      *Snapshot
+// frame is a tree of tenants and queues as quotas look at it. Nothing of it changes, but
+// that it remembers who is charged where.
+type frame struct {
+	list   []*api.Queue
 	tree   *api.Tree
 	byName map[string]*account
-	things []string // that any quota names, in order
-	typed  bool     // a quota names a class of devices
-	keeps  bool     // something is not lent
-	paths  map[[2]string]*charging
+	all    []*account // the deepest first
+	things []string   // that any quota names, in order
+	typed  bool       // a quota names a class of devices
+	keeps  bool       // something is not lent
+
+	mu    sync.Mutex
+	paths map[[2]string]*charging
+}
+
+// quotas is the tree in one cycle, with what is charged to it: the sum of what groups hold,
+// those of children included (P8). What is placed in it is charged at once, so no two
+// requests get the same room.
+type quotas struct {
+	*frame
+	s *Snapshot
 	// holders are those of the snapshot, and later what the cycle placed.
 	holders []*Holder
-	room    []int64 // free and kept by nobody; only where something is not lent
-	nodes   map[string]*Node
+	charges
+	room  []int64 // free and kept by nobody; only where something is not lent
+	nodes map[string]*Node
 }
 
-func newQuotas(s *Snapshot) *quotas {
-	q := &quotas{s: s, byName: map[string]*account{}, paths: map[[2]string]*charging{}, holders: s.Holders}
-	if s.Queues == nil {
-		q.tree = api.NewTree(nil)
-		return q
-	}
-	q.tree = api.NewTree(s.Queues.List)
-	for _, x := range s.Queues.List {
-		for _, list := range []api.Amounts{x.Guaranteed, x.Limit} {
-			for _, a := range list {
-				q.things = append(q.things, a.Of)
+// charges are what is charged, all accounts after each other.
+type charges struct {
+	used    []int64
+	assured []int64 // of used, by work that is not preemptible
+	own     []int64 // see lend.go
+}
+
+func newQuotas(s *Snapshot) *quotas { return (&books{}).open(s) }
+
+func newFrame(list []*api.Queue) *frame {
+	f := &frame{list: slices.Clone(list), tree: api.NewTree(list), byName: map[string]*account{}, paths: map[[2]string]*charging{}}
+	for _, x := range list {
+		for _, given := range []api.Amounts{x.Guaranteed, x.Limit} {
+			for _, a := range given {
+				f.things = append(f.things, a.Of)
 			}
 		}
 	}
-	if q.typed = slices.ContainsFunc(q.things, func(of string) bool { return strings.HasPrefix(of, ofModel) }); q.typed {
-		q.things = append(q.things, ofGPU) // what is asked for of a class is known from that
+	if f.typed = slices.ContainsFunc(f.things, func(of string) bool { return strings.HasPrefix(of, ofModel) }); f.typed {
+		f.things = append(f.things, ofGPU) // what is asked for of a class is known from that
 	}
-	slices.Sort(q.things)
-	q.things = slices.Compact(q.things)
-	for _, x := range s.Queues.List {
-		q.byName[x.Name] = q.newAccount(x)
+	slices.Sort(f.things)
+	f.things = slices.Compact(f.things)
+	for _, x := range list {
+		f.byName[x.Name] = f.newAccount(x)
 	}
-	for _, a := range q.byName {
-		if !q.circular(a.q) {
-			a.parent = q.byName[a.q.Parent]
+	for _, a := range f.byName {
+		if !f.circular(a.q) {
+			a.parent = f.byName[a.q.Parent]
 		}
 	}
-	if q.keeps {
-		q.reserve()
+	f.all = f.deepestFirst()
+	for i, a := range f.all {
+		a.at = i * len(f.things)
 	}
-	for _, h := range s.Holders {
-		// What is being released is charged to nobody's quota: it cannot be used any more,
-		// and a process that does not die must not hold up its tenant's next job. The node
-		// counts it until it is proven gone.
-		if h.Spec == nil || h.Releasing {
-			continue
-		}
-		c, needs := q.of(h.Spec.Tenant, h.Spec.Queue), q.heldBy(h)
-		q.add(c, needs, h.Spec.Preemptible)
-		if q.keeps {
-			for i, n := range needs {
-				q.room[i] += n - q.claim(c, i, n)
-			}
-		}
-	}
-	return q
+	return f
 }
 
-func (q *quotas) newAccount(x *api.Queue) *account {
-	n := len(q.things)
-	block := make([]int64, 6*n)
+func (f *frame) newAccount(x *api.Queue) *account {
+	n := len(f.things)
+	block := make([]int64, 3*n)
 	part := func(i int) []int64 { return block[i*n : (i+1)*n : (i+1)*n] }
-	a := &account{q: x, guaranteed: part(0), limit: part(1), keep: part(2), used: part(3), assured: part(4), own: part(5)}
-	for i, of := range q.things {
+	a := &account{q: x, guaranteed: part(0), limit: part(1), keep: part(2)}
+	for i, of := range f.things {
 		a.guaranteed[i], a.limit[i] = unlimited, unlimited
 		if g, ok := x.Guaranteed.Get(of); ok {
 			a.guaranteed[i] = max(0, g)
 			if lend, ok := x.Lend.Get(of); ok && onNodes(of) {
 				a.keep[i] = max(0, a.guaranteed[i]-max(0, lend))
-				q.keeps = q.keeps || a.keep[i] > 0
+				f.keeps = f.keeps || a.keep[i] > 0
 			}
 		}
 		if l, ok := x.Limit.Get(of); ok {
@@ -133,7 +133,7 @@ func (q *quotas) newAccount(x *api.Queue) *account {
 }
 
 // circular: the way up never ends, in a tree that nobody checked.
-func (q *quotas) circular(x *api.Queue) bool {
+func (q *frame) circular(x *api.Queue) bool {
 	steps := 0
 	for a := q.byName[x.Parent]; a != nil; a = q.byName[a.q.Parent] {
 		if steps++; steps > len(q.byName) {
@@ -144,7 +144,9 @@ func (q *quotas) circular(x *api.Queue) bool {
 }
 
 // of is what requests of a tenant and queue are charged to.
-func (q *quotas) of(tenant, queue string) *charging {
+func (q *frame) of(tenant, queue string) *charging {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	key := [2]string{tenant, queue}
 	if c := q.paths[key]; c != nil {
 		return c
@@ -169,7 +171,7 @@ func (q *quotas) of(tenant, queue string) *charging {
 }
 
 // priority is what a request's own counts, within what its queue allows.
-func (q *quotas) priority(c *charging, wanted int64) int64 {
+func (q *frame) priority(c *charging, wanted int64) int64 {
 	if len(c.path) == 0 {
 		return wanted
 	}
@@ -185,7 +187,7 @@ func (q *quotas) priority(c *charging, wanted int64) int64 {
 
 // needs is an amount by number of the thing. Which class of devices a request gets is
 // known once it is placed.
-func (q *quotas) needs(a amount, uses api.Amounts, bundles int64) []int64 {
+func (q *frame) needs(a amount, uses api.Amounts, bundles int64) []int64 {
 	out := make([]int64, len(q.things))
 	for i, of := range q.things {
 		switch of {
@@ -236,17 +238,13 @@ func (q *quotas) classify(into []int64, node string, devices []string, share int
 }
 
 // classifySpot is classify for a bundle that is about to be placed.
-func (q *quotas) classifySpot(into []int64, node string, s spot) {
-	n := q.node(node)
-	if n == nil {
-		return
-	}
+func (q *frame) classifySpot(into []int64, n *nodeState, s spot) {
 	each := int64(wholeShare)
 	if s.class.share > 0 {
 		each = s.class.share
 	}
 	for _, d := range s.devices {
-		if i, ok := slices.BinarySearch(q.things, ofModel+n.GPUs[d].Model); ok {
+		if i, ok := slices.BinarySearch(q.things, ofModel+n.gpus[d].model); ok {
 			into[i] = satAdd(into[i], each)
 		}
 	}
@@ -266,9 +264,9 @@ func (q *quotas) node(id string) *Node {
 func (q *quotas) add(c *charging, needs []int64, preemptible bool) {
 	for _, a := range c.path {
 		for i, n := range needs {
-			a.used[i] = satAdd(a.used[i], n)
+			q.used[a.at+i] = satAdd(q.used[a.at+i], n)
 			if !preemptible {
-				a.assured[i] = satAdd(a.assured[i], n)
+				q.assured[a.at+i] = satAdd(q.assured[a.at+i], n)
 			}
 		}
 	}
@@ -285,19 +283,46 @@ func (q *quotas) charge(r *Request, needs []int64) {
 	}
 }
 
-// lift takes what a holder is charged out of the tree, and puts it back.
-func (q *quotas) lift(h *Holder) (back func()) {
-	c, needs := q.of(h.Spec.Tenant, h.Spec.Queue), q.heldBy(h)
-	change := func(sign int64) {
-		for _, a := range c.path {
-			for i, n := range needs {
-				a.used[i] += sign * n
-				if !h.Spec.Preemptible {
-					a.assured[i] += sign * n
-				}
+// hold charges what a holder has, whose room is not in what is free.
+func (q *quotas) hold(c *charging, needs []int64, preemptible bool) {
+	q.add(c, needs, preemptible)
+	if q.keeps {
+		for i, n := range needs {
+			q.room[i] += n - q.claim(c, i, n)
+		}
+	}
+}
+
+// unhold is the reverse of hold.
+func (q *quotas) unhold(c *charging, needs []int64, preemptible bool) {
+	for _, a := range c.path {
+		for i, n := range needs {
+			q.used[a.at+i] -= n
+			if !preemptible {
+				q.assured[a.at+i] -= n
 			}
 		}
 	}
-	change(-1)
-	return func() { change(1) }
+	if q.keeps {
+		for i, n := range needs {
+			q.room[i] -= n - q.unclaim(c, i, n)
+		}
+	}
+}
+
+// lift takes what a holder is charged out of the tree, as if it had left its nodes, and
+// puts it back.
+func (q *quotas) lift(h *Holder) (back func()) {
+	c, needs := q.of(h.Spec.Tenant, h.Spec.Queue), q.heldBy(h)
+	room := slices.Clone(q.room)
+	q.unhold(c, needs, h.Spec.Preemptible)
+	if q.keeps {
+		for i, n := range needs {
+			q.room[i] += n
+		}
+	}
+	return func() {
+		q.hold(c, needs, h.Spec.Preemptible)
+		copy(q.room, room)
+	}
 }

@@ -2,6 +2,8 @@ package schedule
 
 import (
 	"fmt"
+	"slices"
+	"testing"
 	"time"
 
 	"pgregory.net/rapid"
@@ -92,4 +94,102 @@ func drawQueues(t *rapid.T) *Snapshot {
 	}
 	s.Queues.Used = map[string]int64{"t0": rapid.Int64Range(0, 1e7).Draw(t, "used")}
 	return s
+}
+
+// drawNextQueues is the snapshot after some of what was decided came true and time passed:
+// groups ended or are ending, requests came and went, quotas and their use changed.
+func drawNextQueues(t *rapid.T, s *Snapshot, ds []Decision, step int) *Snapshot {
+	next := drawNext(t, s, ds, step)
+	place := func(spec *api.GroupSpec) {
+		q := rapid.SampledFrom(next.Queues.List).Draw(t, "queue")
+		if spec.Tenant, spec.Queue = q.Name, ""; !q.Tenant {
+			spec.Tenant, spec.Queue = "t0", q.Name
+		}
+	}
+	next.Holders = slices.Clone(next.Holders)
+	for i := 0; i < len(next.Holders); i++ {
+		switch rapid.IntRange(0, 6).Draw(t, "holder") {
+		case 0:
+			next.Holders = slices.Delete(next.Holders, i, i+1)
+			i--
+		case 1:
+			h := *next.Holders[i]
+			h.Releasing = !h.Releasing
+			next.Holders[i] = &h
+		case 2:
+			h := *next.Holders[i]
+			h.GPUs, h.Group = rapid.Int64Range(0, 4).Draw(t, "held"), h.Group+"x"
+			next.Holders = slices.Insert(next.Holders, rapid.IntRange(0, i).Draw(t, "at"), &h)
+			i++
+		}
+	}
+	for i, r := range next.Pending {
+		switch rapid.IntRange(0, 9).Draw(t, "request") {
+		case 0:
+			again := *r
+			again.Since = epoch.Add(-time.Duration(rapid.IntRange(0, 200).Draw(t, "waited")) * time.Hour)
+			place(&again.Spec)
+			next.Pending[i] = &again
+		case 1:
+			next.Pending[0], next.Pending[i] = r, next.Pending[0]
+		}
+	}
+	if rapid.IntRange(0, 3).Draw(t, "other use") == 0 {
+		q := *next.Queues
+		q.Used = map[string]int64{"t0": rapid.Int64Range(0, 1e7).Draw(t, "used"), "shared": 7200}
+		next.Queues = &q
+	}
+	if rapid.IntRange(0, 5).Draw(t, "another quota") == 0 {
+		q := *next.Queues
+		q.List = slices.Clone(q.List)
+		i := rapid.IntRange(0, len(q.List)-1).Draw(t, "of")
+		x := *q.List[i]
+		x.Limit = api.Amounts{{Of: "gpu", N: rapid.Int64Range(0, 8).Draw(t, "limit") * 500}}
+		q.List[i] = &x
+		next.Queues = &q
+	}
+	if rapid.IntRange(0, 9).Draw(t, "another order") == 0 {
+		next.Policy.Order = rapid.SampledFrom([]string{OrderFair, OrderFIFO}).Draw(t, "order")
+	}
+	return next
+}
+
+// A planner with a history charges and orders as one without any does (P8).
+func TestPropBooksAreKeptFromCycleToCycle(t *testing.T) {
+	reused := 0
+	checkUntil(t, func() bool { return reused > 0 }, func(t *rapid.T) {
+		s := drawQueues(t)
+		p, now := NewPlanner(), epoch
+		for step := range rapid.IntRange(2, 8).Draw(t, "cycles") {
+			before := p.mem.lineup.all
+			got, fresh := p.Plan(s, now), NewPlanner().Plan(s, now)
+			if len(before) > 0 && len(p.mem.lineup.all) > 0 && &before[0] == &p.mem.lineup.all[0] {
+				reused++
+			}
+			a, b := fresh.cycle.quotas, got.cycle.quotas
+			if !slices.Equal(a.used, b.used) || !slices.Equal(a.assured, b.assured) || !slices.Equal(a.own, b.own) || !slices.Equal(a.room, b.room) {
+				t.Fatalf("cycle %d: charged\n%v %v %v %v\nwith a history\n%v %v %v %v", step, a.used, a.assured, a.own, a.room, b.used, b.assured, b.own, b.room)
+			}
+			for i := range fresh.Decisions {
+				x, y := fresh.Decisions[i], got.Decisions[i]
+				if x.Bundles == nil {
+					x.Reasons = fresh.Why(x.Group)
+				}
+				if y.Bundles == nil {
+					y.Reasons = got.Why(y.Group)
+				}
+				if a, b := fmt.Sprintf("%+v", x), fmt.Sprintf("%+v", y); a != b {
+					t.Fatalf("cycle %d: %s\nwith a history %s", step, a, b)
+				}
+			}
+			if !fresh.Again.Equal(got.Again) {
+				t.Fatalf("cycle %d: again at %s, with a history at %s", step, fresh.Again, got.Again)
+			}
+			s = drawNextQueues(t, s, got.Decisions, step)
+			now = now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 3600, 200_000}).Draw(t, "seconds")) * time.Second)
+		}
+	})
+	if reused == 0 {
+		t.Error("no order was ever used again; the property proved nothing")
+	}
 }
