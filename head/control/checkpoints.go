@@ -35,13 +35,13 @@ type checkpoints struct {
 	held     map[string]time.Time // run → since when its restart waits for a commit
 	adopting map[string]*adoption // job → what is known of its run's folder
 	proofs   map[string]*proof    // store and nodes → whether they share it
-	// order is held to read while a commit entry is on its way and to write while a
-	// suspicion is logged: no commit follows one that it did not see.
-	order sync.RWMutex
+	// order is held while a commit entry is on its way, and while a node becomes suspect, so
+	// that no commit of a node's step comes after the word that it is suspect.
+	order turn
 }
 
 func newCheckpoints(h *Head) *checkpoints {
-	return &checkpoints{h: h, t: checkpoint.NewTracker(h.Timing.Prepare), working: map[string]bool{}, held: map[string]time.Time{}, swept: map[string]uint64{}, readings: map[string]*reading{}, failures: map[string]int{}, adopting: map[string]*adoption{}, proofs: map[string]*proof{}}
+	return &checkpoints{h: h, order: newTurn(), t: checkpoint.NewTracker(h.Timing.Prepare), working: map[string]bool{}, held: map[string]time.Time{}, swept: map[string]uint64{}, readings: map[string]*reading{}, failures: map[string]int{}, adopting: map[string]*adoption{}, proofs: map[string]*proof{}}
 }
 
 // lead starts an empty tracker from the state; shims repeat what is open.
@@ -233,8 +233,10 @@ func (c *checkpoints) commit(ctx context.Context, r checkpoint.CommitReady) {
 // proposeCommit logs the commit entry of a step, but not while a node of its attempt is
 // suspect (DESIGN §7): then known is false. A node that is back, or lost, ends the wait.
 func (c *checkpoints) proposeCommit(ctx context.Context, cmd state.CommitCheckpoint) (known bool, err error) {
-	c.order.RLock()
-	defer c.order.RUnlock()
+	if !c.order.take(ctx) {
+		return false, ctx.Err()
+	}
+	defer c.order.give()
 	v := c.h.Store.View()
 	if j := c.liveJob(v, cmd.Run); j != nil && j.Last().Generation == cmd.Generation && rankSuspect(v, j.Last()) {
 		return false, nil

@@ -128,8 +128,10 @@ func (h *Head) declare(ctx context.Context, n *state.Node, f finding) {
 		cmd.Hold = f.hold.UnixNano()
 	}
 	if f.state == api.NodeSuspect {
-		h.ck.order.Lock()
-		defer h.ck.order.Unlock()
+		if !h.ck.order.take(ctx) {
+			return
+		}
+		defer h.ck.order.give()
 	}
 	if _, ok := h.try(ctx, state.KindSetNodeState, cmd); ok && f.state == api.NodeLost {
 		h.nodes.lost(n.ID)
