@@ -43,8 +43,7 @@ queues:
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			list, err := decodeQueues("q.yaml", []byte(tc.in))
-			var x *exitError
-			if errors.As(err, &x) {
+			if x, ok := errors.AsType[*exitError](err); ok {
 				if x.help != queueFileHelp || !strings.HasPrefix(x.text, tc.want) {
 					t.Errorf("error %q (%s), want %q", x.text, x.help, tc.want)
 				}

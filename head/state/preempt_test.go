@@ -90,8 +90,10 @@ func TestClaimRefusals(t *testing.T) {
 	m := newMachine(t)
 	m.node("n1", 2)
 	gpu := func(id string) {
-		m.ok(KindSubmitJob, SubmitJob{ID: id, Spec: api.JobSpec{Name: id, Ranks: 1, Command: []string{"true"}}, Group: "pg-" + id,
-			GroupSpec: &api.GroupSpec{Bundles: []api.Bundle{{Resources: api.Resources{GPUs: 1}}}}})
+		m.ok(KindSubmitJob, SubmitJob{
+			ID: id, Spec: api.JobSpec{Name: id, Ranks: 1, Command: []string{"true"}}, Group: "pg-" + id,
+			GroupSpec: &api.GroupSpec{Bundles: []api.Bundle{{Resources: api.Resources{GPUs: 1}}}},
+		})
 	}
 	at := func(d string) []api.Placed { return []api.Placed{{Node: "n1", Devices: []string{"n1-gpu-" + d}}} }
 	for _, id := range []string{"low", "high", "third", "fourth"} {
