@@ -64,6 +64,25 @@ func admit(v *state.View, a asking) *api.Problem {
 	return admitData(v, path, a)
 }
 
+// poolOf is the pool of a request that names none: the one that its queue may use, if there
+// is only one.
+func poolOf(v *state.View, a asking) string {
+	path, err := v.Tree().Path(a.tenant, a.queue)
+	if err != nil || a.pool != "" {
+		return a.pool
+	}
+	for _, q := range path {
+		switch len(q.Pools) {
+		case 0:
+		case 1:
+			return q.Pools[0]
+		default:
+			return ""
+		}
+	}
+	return ""
+}
+
 // admitData: a label that any tenant has access to is open to such tenants alone.
 func admitData(v *state.View, path []*api.Queue, a asking) *api.Problem {
 	for i, label := range a.data {

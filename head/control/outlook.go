@@ -23,6 +23,7 @@ func (h *Head) Outlook(ctx context.Context, spec api.JobSpec) (api.Outlook, erro
 	if len(errs) > 0 {
 		return api.Outlook{}, invalid(errs)
 	}
+	spec.Pool = poolOf(v, askingOf(spec))
 	if p := admit(v, askingOf(spec)); p != nil {
 		return api.Outlook{}, p
 	}

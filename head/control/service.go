@@ -144,6 +144,7 @@ func (h *Head) Submit(ctx context.Context, spec api.JobSpec, key headapi.Idempot
 	if len(errs) > 0 {
 		return headapi.Made{}, invalid(errs)
 	}
+	spec.Pool = poolOf(v, askingOf(spec))
 	if p := admit(v, askingOf(spec)); p != nil {
 		return headapi.Made{}, p
 	}
@@ -244,9 +245,15 @@ func (h *Head) made(r any, err error) (headapi.Made, error) {
 	return out, nil
 }
 
-// never refuses at once what the cluster could not hold even when empty.
+// never refuses at once what the cluster could not hold even when empty, or what no quota
+// would let start.
 func (h *Head) never(v *state.View, spec api.GroupSpec) *api.Problem {
 	s := h.snapshotOf(v)
+	if r := schedule.NeverAllowed(s, &spec); r != nil {
+		p := problem(422, "TRP-S014", api.ExitNever, "can never be placed", "%s", r.Text)
+		p.Help = "ask for less, or have the quota raised: troupe quota get " + spec.Tenant
+		return p
+	}
 	if len(s.Nodes) == 0 {
 		return nil
 	}
@@ -305,6 +312,7 @@ func (h *Head) CreateGroup(ctx context.Context, spec api.GroupSpec, key headapi.
 	if len(errs) > 0 {
 		return headapi.Made{}, invalid(errs)
 	}
+	spec.Pool = poolOf(v, asking{tenant: spec.Tenant, queue: spec.Queue, pool: spec.Pool})
 	if p := admit(v, asking{spec.Tenant, spec.Queue, spec.Pool, spec.Priority, nil}); p != nil {
 		return headapi.Made{}, p
 	}

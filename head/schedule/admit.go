@@ -168,6 +168,37 @@ func (q *quotas) reason(r *Request, c *charging, f refusal) api.Reason {
 	return q.quotaReason(f)
 }
 
+// NeverAllowed says which quota of its tenant and queue a group exceeds though nothing else
+// used any of it; nil if it exceeds none. A group with roles may start with fewer bundles.
+func NeverAllowed(s *Snapshot, spec *api.GroupSpec) (why *api.Reason) {
+	if s.Queues == nil || len(spec.Bundles) == 0 || len(spec.Roles) > 0 {
+		return nil
+	}
+	f := newFrame(s.Queues.List)
+	n := len(f.all) * len(f.things)
+	q := &quotas{frame: f, s: s, charges: charges{make([]int64, n), make([]int64, n), make([]int64, n)}}
+	q.keeps = false // what is kept for others is no quota of its own
+	r := &Request{Spec: *spec}
+	var sum amount
+	for i := range spec.Bundles {
+		sum = sum.plus(amountOf(&spec.Bundles[i].Resources))
+	}
+	q.look(q.of(spec.Tenant, spec.Queue), r, q.needs(sum, spec.Uses, int64(len(spec.Bundles))), func(f refusal) bool {
+		if (f.by == checkGuarantee || f.by == checkLimit) && f.need > f.most {
+			now := newQuotas(s)
+			f.account = now.byName[f.account.q.Name]
+			if f.used = now.used[f.account.at+f.thing]; f.by == checkGuarantee {
+				f.used = now.assured[f.account.at+f.thing]
+			}
+			said := now.quotaReason(f)
+			said.Code = api.ReasonNeverFits
+			why = &said
+		}
+		return why == nil
+	})
+	return why
+}
+
 // quotaReason names the quota, what is used of it and by whom, and what is missing.
 func (q *quotas) quotaReason(f refusal) api.Reason {
 	of, left := q.things[f.thing], max(0, f.most-f.used)
@@ -180,7 +211,7 @@ func (q *quotas) quotaReason(f refusal) api.Reason {
 		Need: quantity(of, f.need), Have: quantity(of, left), Missing: quantity(of, f.need-left),
 	}
 	if f.need > f.most {
-		out.Text = fmt.Sprintf("quota: %s %s %s, the request asks for %s", f.account.called(), word, quantity(of, f.most), out.Need)
+		out.Text = fmt.Sprintf("quota: %s %s %s, %s in use; the request asks for %s", f.account.called(), word, quantity(of, f.most), bareQuantity(of, f.used), out.Need)
 		out.Frees = fmt.Sprintf("a smaller request, or a quota of %s", out.Need)
 		return out
 	}

@@ -10,17 +10,17 @@ import (
 )
 
 // Never says why the nodes could not hold the group even if all of them were empty,
-// ready and well, with the missing amount; nil if they could, or if that is not proven.
-// A cluster without nodes is not "never": its nodes have yet to join.
+// ready and well, or why no quota or capacity would ever allow it, with the missing amount;
+// nil if it could start, or if that is not proven. A cluster without nodes is not "never": its nodes have yet to join.
 func Never(s *Snapshot, spec api.GroupSpec) *api.Reason {
+	if why := NeverAllowed(s, &spec); why != nil {
+		return why
+	}
 	if why := neverCapacity(s.Capacities, &spec); why != nil {
 		return why
 	}
 	if len(s.Nodes) == 0 || len(spec.Bundles) == 0 {
 		return nil
-	}
-	if never := neverCapacity(s.Capacities, &spec); never != nil {
-		return never
 	}
 	return never(emptied(s.Nodes, s.Levels), newDemand(&Request{Spec: spec}, time.Time{}))
 }

@@ -163,22 +163,22 @@ func TestQuotaReasons(t *testing.T) {
 			"Quota: would fit, but quota: tenant nlp guarantees 4 GPUs, 4 in use by llm-a (3, ann), llm-b (1, bob); needs 1 GPU, 1 missing; the end of llm-b alone, or a larger quota",
 		}},
 		{"more than the quota is, not more than is there", cluster(aNode("n1").gpus(12, 72)).queues(guaranteed(tenant("a"), 8)).pending(gang("x", 12, one).of("a", "")), []string{
-			"Quota: would fit, but quota: tenant a guarantees 8 GPUs, the request asks for 12 GPUs; a smaller request, or a quota of 12 GPUs",
+			"Quota: would fit, but quota: tenant a guarantees 8 GPUs, 0 in use; the request asks for 12 GPUs; a smaller request, or a quota of 12 GPUs",
 		}},
 		{"what the cycle placed counts", cluster(aNode("n1").gpus(8, 72)).queues(limited(queue("q", ""), 3)).pending(gang("first", 2, one).of("", "q"), gang("x", 2, one).of("", "q")), []string{
 			"Quota: would fit, but quota: queue q is limited to 3 GPUs, 2 in use by first (2); needs 2 GPUs, 1 missing; the end of first alone, or a larger quota",
 		}},
 		{"quota before room, and both are said", cluster(aNode("n1").gpus(4, 72).taken(0, 1, 2, 3)).queues(guaranteed(tenant("a"), 1)).pending(gang("x", 2, one).of("a", "")), []string{
-			"Quota: quota: tenant a guarantees 1 GPU, the request asks for 2 GPUs; a smaller request, or a quota of 2 GPUs",
+			"Quota: quota: tenant a guarantees 1 GPU, 0 in use; the request asks for 2 GPUs; a smaller request, or a quota of 2 GPUs",
 			"Fit: each bundle needs 1 GPU on one node; the nearest fit, n1, has 0 GPUs free; 1 GPU missing; more nodes, or a smaller request",
 		}},
 		{"room alone, where the quota has some", cluster(aNode("n1").gpus(4, 72).taken(0, 1, 2, 3)).queues(guaranteed(tenant("a"), 8)).pending(gang("x", 2, one).of("a", "")), []string{
 			"Fit: each bundle needs 1 GPU on one node; the nearest fit, n1, has 0 GPUs free; 1 GPU missing; more nodes, or a smaller request",
 		}},
 		{"the narrowest quota first, then those above", cluster(aNode("n1").gpus(8, 72)).queues(guaranteed(tenant("a"), 2), limited(guaranteed(queue("q", "a"), 1), 1)).pending(gang("x", 3, one).of("a", "q")), []string{
-			"Quota: would fit, but quota: queue q guarantees 1 GPU, the request asks for 3 GPUs; a smaller request, or a quota of 3 GPUs",
-			"Quota: quota: tenant a guarantees 2 GPUs, the request asks for 3 GPUs; a smaller request, or a quota of 3 GPUs",
-			"Quota: quota: queue q is limited to 1 GPU, the request asks for 3 GPUs; a smaller request, or a quota of 3 GPUs",
+			"Quota: would fit, but quota: queue q guarantees 1 GPU, 0 in use; the request asks for 3 GPUs; a smaller request, or a quota of 3 GPUs",
+			"Quota: quota: tenant a guarantees 2 GPUs, 0 in use; the request asks for 3 GPUs; a smaller request, or a quota of 3 GPUs",
+			"Quota: quota: queue q is limited to 1 GPU, 0 in use; the request asks for 3 GPUs; a smaller request, or a quota of 3 GPUs",
 		}},
 		{"an unknown queue is misconfigured and does not wait for room", cluster(aNode("n1").gpus(1, 72).taken(0)).queues(tenant("a")).pending(gang("x", 1, one).of("a", "night")), []string{
 			`Misconfigured: no queue "night": the request can never start like this; another tenant or queue in the request, or that one being made: troupe queue list`,
@@ -190,7 +190,7 @@ func TestQuotaReasons(t *testing.T) {
 			"Quota: would fit, but quota: preemptible work may use 4 GPUs now, beside what is kept free for tenant b (4); needs 5 GPUs; the end of other work, or a tenant that lends more",
 		}},
 		{"a class of devices", cluster(aNode("n1").gpus(4, 72).model("H")).queues(with(tenant("a"), func(q *api.Queue) { q.Limit = amounts("gpu:H", 1500) })).pending(gang("x", 2, one).of("a", "")), []string{
-			"Quota: would fit, but quota: tenant a is limited to 1.5 GPUs of H, the request asks for 2 GPUs of H; a smaller request, or a quota of 2 GPUs of H",
+			"Quota: would fit, but quota: tenant a is limited to 1.5 GPUs of H, 0 in use; the request asks for 2 GPUs of H; a smaller request, or a quota of 2 GPUs of H",
 		}},
 		{"who used less of its share", cluster(aNode("n1").gpus(1, 72)).queues(tenant("a"), tenant("b")).used("a", 5).pending(gang("b1", 1, one).of("b", ""), gang("x", 1, one).of("a", "")), []string{
 			"Order: would fit, but the room went to b1 (used less of its share); the end of b1",
@@ -335,5 +335,40 @@ func TestFewerBundlesWithinQuota(t *testing.T) {
 	ds := Plan(s, epoch)
 	if x, y := decisionFor(ds, "x"), decisionFor(ds, "y"); len(x.Bundles) != 2 || !slices.Equal(x.Chosen, []int64{0, 1}) || y.Bundles != nil {
 		t.Errorf("x has %d bundles (%v), y %d: 2 of 5 GPUs were left", len(x.Bundles), x.Chosen, len(y.Bundles))
+	}
+}
+
+// What asks for more than its quota is refused when it is submitted, whatever is in use.
+func TestNeverAllowed(t *testing.T) {
+	in := cluster(aNode("n1").gpus(16, 72)).queues(
+		with(guaranteed(tenant("a"), 8), func(q *api.Queue) { q.Limit = amounts("gpu", int64(10_000)) }), limited(queue("q", "a"), 4), tenant("free"),
+	).heldBy(working("h", "a", "", "ann", 3, false))
+	for _, tc := range []struct {
+		of, queue   string
+		size        int
+		preemptible bool
+		want        string
+	}{
+		{"a", "", 8, false, ""},
+		{"a", "", 9, false, "quota: tenant a guarantees 8 GPUs, 3 in use; the request asks for 9 GPUs"},
+		{"a", "", 10, true, ""},
+		{"a", "", 11, true, "quota: tenant a is limited to 10 GPUs, 3 in use; the request asks for 11 GPUs"},
+		{"a", "q", 5, true, "quota: queue q is limited to 4 GPUs, 0 in use; the request asks for 5 GPUs"},
+		{"free", "", 16, false, ""},
+		{"free", "", 17, false, "needs 17 GPUs, the cluster has 16; 1 missing"},
+		{"nobody", "", 1, false, ""}, // refused by its name, elsewhere
+	} {
+		r := gang("g", tc.size, gpus(1)).of(tc.of, tc.queue)
+		r.request.Spec.Preemptible = tc.preemptible
+		got := ""
+		if why := Never(in, r.request.Spec); why != nil {
+			got = why.Text
+			if why.Code != api.ReasonNeverFits || why.Missing == "" {
+				t.Errorf("%+v: %+v", tc, why)
+			}
+		}
+		if got != tc.want {
+			t.Errorf("%+v: %q", tc, got)
+		}
 	}
 }

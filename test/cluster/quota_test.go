@@ -192,3 +192,40 @@ func TestTimeLimit(t *testing.T) {
 		c.books()
 	})
 }
+
+// What its tenant's quota would never let start is refused when it is submitted; what
+// names no pool goes to the one that its queue may use.
+func TestSubmitWithinTenantAndQueue(t *testing.T) {
+	Run(t, Options{Nodes: four()}, func(c *Cluster) {
+		c.limit(3)
+		c.Submit(ofTenant("runs", 2, 1_000_000))
+		c.Wait("it holds", time.Minute, func(v *state.View) bool { return charged(v) == 2 })
+		h := c.control()
+		_, err := h.Submit(c.ctx, ofTenant("large", 4, 10), headapi.Idempotency{})
+		var p *api.Problem
+		if !errors.As(err, &p) || p.Exit != api.ExitNever ||
+			p.Detail != "quota: tenant nlp guarantees 3 CPU, 2 in use; the request asks for 4 CPU" || p.Help != "ask for less, or have the quota raised: troupe quota get nlp" {
+			t.Errorf("refused with %+v", err)
+		}
+		id, err := c.TrySubmit(ofTenant("waits", 3, 10), headapi.Idempotency{})
+		if err != nil || c.View().Job(id).State != api.Queued {
+			t.Errorf("what fits the quota when the other has ended: %v", err)
+		}
+		if err := h.PutQueues(c.ctx, api.QueuesRequest{Queues: []api.Queue{{Name: "q", Parent: "nlp", Pools: []string{"batch"}}, {Name: "two", Parent: "nlp", Pools: []string{"a", "b"}}}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, tc := range []struct{ queue, pool, want string }{{"q", "", "batch"}, {"q", "batch", "batch"}, {"q", "a", ""}, {"two", "", ""}, {"two", "b", "b"}} {
+			s := ofTenant("pool-"+tc.queue+tc.pool, 1, 10)
+			s.Queue, s.Pool, s.Hold = tc.queue, tc.pool, true
+			id, err := h.Submit(c.ctx, s, headapi.Idempotency{})
+			switch {
+			case tc.want == "" && (!errors.As(err, &p) || p.Exit != api.ExitDenied):
+				t.Errorf("%+v: %v", tc, err)
+			case tc.want == "" || errors.As(err, &p) && p.Exit == api.ExitNever && strings.Contains(p.Detail, fmt.Sprintf("%q", tc.want)):
+				// No node is of that pool, which is said of the pool that was filled in.
+			case err != nil || c.View().Job(id.ID).Spec.Pool != tc.want:
+				t.Errorf("%+v: %v", tc, err)
+			}
+		}
+	})
+}
