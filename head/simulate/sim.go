@@ -129,7 +129,9 @@ func Run(ctx context.Context, c *Cluster, t *Trace, o Options) (*Result, error) 
 	if o.Check {
 		store.CheckAlways()
 	}
-	store.Sole()
+	if err := store.Sole(); err != nil {
+		return nil, err
+	}
 	s := &sim{
 		Options: o, cluster: c, trace: t, store: store, survey: survey.New(store, survey.Seen{}), planner: schedule.NewPlanner(),
 		byNode: map[string]int{}, byID: map[string]int{}, never: map[string]string{}, took: map[string]time.Duration{},

@@ -31,17 +31,17 @@ const (
 
 // QueueAccount is what is charged to a tenant or queue; nil: nothing ever was.
 func (v *View) QueueAccount(name string) *Account {
-	return first[Account](v.txn, tAccount, "id", AccountQueue+name)
+	return first[Account](v.records, tAccount, "id", AccountQueue+name)
 }
 
 // CapacityAccount is what is charged to a capacity, in a domain of its level or, with an
 // empty one, in the whole cluster.
 func (v *View) CapacityAccount(name, domain string) *Account {
-	return first[Account](v.txn, tAccount, "id", capacityID(name, domain))
+	return first[Account](v.records, tAccount, "id", capacityID(name, domain))
 }
 
 // Accounts in order of id.
-func (v *View) Accounts() []*Account { return all[Account](v.txn, tAccount, "id") }
+func (v *View) Accounts() []*Account { return all[Account](v.records, tAccount, "id") }
 
 func capacityID(name, domain string) string {
 	if domain == "" {
@@ -268,7 +268,7 @@ func (b *bill) write() {
 
 // account is the record of an id, or an empty one.
 func (v *View) account(id string) Account {
-	if a := first[Account](v.txn, tAccount, "id", id); a != nil {
+	if a := first[Account](v.records, tAccount, "id", id); a != nil {
 		return *a
 	}
 	return Account{ID: id}

@@ -3,8 +3,6 @@ package state
 import (
 	"fmt"
 
-	"github.com/hashicorp/go-memdb"
-
 	"github.com/troupe-runtime/troupe/runtime/wire"
 )
 
@@ -76,7 +74,7 @@ func (s *Store) ApplyAll(entries []Entry) ([]any, error) {
 
 // together changes nothing when it answers false.
 func (s *Store) together(entries []Entry) ([]any, bool) {
-	if len(entries) < 2 || s.open != nil {
+	if len(entries) < 2 || s.own != nil {
 		return nil, false
 	}
 	txn := s.db.Txn(true)
@@ -87,7 +85,7 @@ func (s *Store) together(entries []Entry) ([]any, bool) {
 		if err != nil {
 			return nil, false
 		}
-		a, err := s.run(txn, c)
+		a, err := s.run(shared{txn}, c)
 		if err != nil || a.refusal() != nil && a.wrote {
 			return nil, false
 		}
@@ -119,29 +117,34 @@ func decode(e Entry) (command, error) {
 }
 
 func (s *Store) applyOne(c command) (any, error) {
-	txn := s.open
-	if txn == nil {
-		txn = s.db.Txn(true)
-		defer txn.Abort()
+	if s.own != nil {
+		a, err := s.run(s.own, c)
+		if err != nil {
+			return nil, err
+		}
+		if refusal := a.refusal(); refusal != nil && a.wrote {
+			return nil, fmt.Errorf("%w: kind %d at index %d: %w", ErrHalfRefused, c.kind, c.index, refusal)
+		}
+		s.advance(c.term, a)
+		return a.result, nil
 	}
-	a, err := s.run(txn, c)
+	txn := s.db.Txn(true)
+	defer txn.Abort()
+	a, err := s.run(shared{txn}, c)
 	if err != nil {
 		return nil, err
 	}
-	switch refusal := a.refusal(); {
-	case s.open == nil && refusal == nil:
+	if a.refusal() == nil {
 		txn.Commit()
-	case s.open != nil && refusal != nil && a.wrote:
-		return nil, fmt.Errorf("%w: kind %d at index %d: %w", ErrHalfRefused, c.kind, c.index, refusal)
 	}
 	s.advance(c.term, a)
 	return a.result, nil
 }
 
-// run writes what a command does into a transaction. Of a refused command nothing may stay
+// run writes what a command does into the tables. Of a refused command nothing may stay
 // there: only the index moves on.
-func (s *Store) run(txn *memdb.Txn, c command) (applied, error) {
-	t := &tx{View: &View{txn: txn, index: c.index, term: c.term}, txn: txn, now: c.now, index: c.index, quiet: s.open != nil}
+func (s *Store) run(r records, c command) (applied, error) {
+	t := &tx{View: &View{records: r, index: c.index, term: c.term}, now: c.now, index: c.index, quiet: s.own != nil}
 	t.meta = t.Meta()
 	result, err := c.run(t)
 	if err != nil {
@@ -173,6 +176,13 @@ func (s *Store) advance(term uint64, all ...applied) {
 		s.index = a.index
 	}
 	s.term = term
-	close(s.changed)
-	s.changed = make(chan struct{})
+	s.wake()
+}
+
+// wake tells those who wait for a change. The caller has the lock.
+func (s *Store) wake() {
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
 }

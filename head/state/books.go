@@ -240,7 +240,7 @@ func (t *tx) unplace(g *Group) {
 // inUse lists the holds of a group that live allocations use, and the jobs these are of.
 func (t *tx) inUse(group string) (holds, jobs map[string]bool) {
 	holds, jobs = map[string]bool{}, map[string]bool{}
-	for _, a := range all[Alloc](t.txn, tAlloc, "group", group) {
+	for _, a := range all[Alloc](t.records, tAlloc, "group", group) {
 		if a.Gone {
 			continue
 		}
@@ -306,7 +306,7 @@ func Check(v *View) error {
 		}
 	}
 	used := map[string]string{}
-	for _, a := range all[Alloc](v.txn, tAlloc, "id") {
+	for _, a := range all[Alloc](v.records, tAlloc, "id") {
 		if a.Gone {
 			continue
 		}

@@ -66,20 +66,22 @@ type PutLinks struct {
 
 // Reservation by name; nil when unknown.
 func (v *View) Reservation(name string) *Reservation {
-	return first[Reservation](v.txn, tReservation, "id", name)
+	return first[Reservation](v.records, tReservation, "id", name)
 }
 
 // Reservations in order of name.
-func (v *View) Reservations() []*Reservation { return all[Reservation](v.txn, tReservation, "id") }
+func (v *View) Reservations() []*Reservation { return all[Reservation](v.records, tReservation, "id") }
 
 // Capacity by name; nil when unknown.
-func (v *View) Capacity(name string) *Capacity { return first[Capacity](v.txn, tCapacity, "id", name) }
+func (v *View) Capacity(name string) *Capacity {
+	return first[Capacity](v.records, tCapacity, "id", name)
+}
 
 // Capacities in order of name.
-func (v *View) Capacities() []*Capacity { return all[Capacity](v.txn, tCapacity, "id") }
+func (v *View) Capacities() []*Capacity { return all[Capacity](v.records, tCapacity, "id") }
 
 // Links in order of their nodes.
-func (v *View) Links() []*Link { return all[Link](v.txn, tLink, "id") }
+func (v *View) Links() []*Link { return all[Link](v.records, tLink, "id") }
 
 func versionStale(what string, at, want uint64) any {
 	if want != 0 && at != want {
@@ -298,7 +300,7 @@ func linkID(l *api.Link) string {
 
 func putLinks(t *tx, c PutLinks) any {
 	for i := range c.Forget {
-		if old := first[Link](t.txn, tLink, "id", linkID(&c.Forget[i])); old != nil {
+		if old := first[Link](t.records, tLink, "id", linkID(&c.Forget[i])); old != nil {
 			t.drop(tLink, old)
 			t.event("link-forgotten", "link/"+old.ID, "%s", byText(c.By, ""))
 		}
@@ -310,7 +312,7 @@ func putLinks(t *tx, c PutLinks) any {
 			return refuse("invalid", "a link names one node, or two that differ")
 		}
 		id := linkID(&l)
-		old := first[Link](t.txn, tLink, "id", id)
+		old := first[Link](t.records, tLink, "id", id)
 		if old != nil && !old.Spec.Checked.Before(l.Checked) {
 			continue
 		}

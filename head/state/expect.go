@@ -30,7 +30,7 @@ func (t *tx) past(j *Job, g *Group) {
 		return
 	}
 	p := Past{ID: pastID(j.Spec.Tenant, j.User, j.Spec.Name)}
-	if old := first[Past](t.txn, tPast, "id", p.ID); old != nil {
+	if old := first[Past](t.records, tPast, "id", p.ID); old != nil {
 		p.Ran = slices.Clone(old.Ran)
 	} else {
 		t.meta.Pasts++
@@ -39,7 +39,7 @@ func (t *tx) past(j *Job, g *Group) {
 	p.Ran = p.Ran[max(0, len(p.Ran)-runsAsked):]
 	t.put(tPast, &p)
 	if t.meta.Pasts > int64(keptPast) {
-		if old := first[Past](t.txn, tPast, "seq"); old != nil {
+		if old := first[Past](t.records, tPast, "seq"); old != nil {
 			t.drop(tPast, old)
 			t.meta.Pasts--
 		}
@@ -57,7 +57,7 @@ func (v *View) Expect(g *Group) time.Duration {
 	case g.Spec.TimeLimit > 0:
 		return g.Spec.TimeLimit.D()
 	}
-	p := first[Past](v.txn, tPast, "id", pastID(g.Spec.Tenant, g.User, g.Spec.Name))
+	p := first[Past](v.records, tPast, "id", pastID(g.Spec.Tenant, g.User, g.Spec.Name))
 	if p == nil || len(p.Ran) == 0 {
 		return defaultExpect
 	}

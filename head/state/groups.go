@@ -21,7 +21,7 @@ func (t *tx) remember(key, fingerprint, result string) any {
 	t.put(tIdem, &Idempotency{Key: key, Fingerprint: fingerprint, Result: result, At: t.now, Seq: t.index})
 	t.meta.Keys++
 	if t.meta.Keys > keptKeys {
-		if old := first[Idempotency](t.txn, tIdem, "seq"); old != nil {
+		if old := first[Idempotency](t.records, tIdem, "seq"); old != nil {
 			t.drop(tIdem, old)
 			t.meta.Keys--
 		}
@@ -237,7 +237,7 @@ func (t *tx) move(g *Group, placement []api.Placed) error {
 	}
 	g.Placed, g.PlacedAt, g.Index, g.Why = placed, t.now, t.index, ""
 	t.put(tGroup, g)
-	for _, a := range all[Alloc](t.txn, tAlloc, "group", g.ID) {
+	for _, a := range all[Alloc](t.records, tAlloc, "group", g.ID) {
 		if !a.Gone && moved[a.Node] {
 			w := *a
 			w.Leaving = true

@@ -131,7 +131,7 @@ func (t *tx) regroup(g *Group, bundles []api.Bundle, placement []api.Placed) err
 	if err := k.write(); err != nil {
 		return err
 	}
-	for _, a := range all[Alloc](t.txn, tAlloc, "group", g.ID) {
+	for _, a := range all[Alloc](t.records, tAlloc, "group", g.ID) {
 		if !a.Gone && slices.ContainsFunc(a.Holds, func(h string) bool { return !kept[h] }) {
 			c := *a
 			c.Leaving = true

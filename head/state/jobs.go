@@ -432,17 +432,16 @@ func (t *tx) afterEnd(w *Job) {
 	if t.meta.Terminal <= keptTerminal {
 		return
 	}
-	it, err := t.txn.Get(tJob, "seq") // the oldest submission first
-	if err != nil {
-		return
-	}
-	for raw := it.Next(); raw != nil; raw = it.Next() {
-		j, ok := raw.(*Job)
-		if ok && j.State.Terminal() && j.ID != w.ID && len(t.AllocsOf(j.ID)) == 0 {
-			t.drop(tJob, j)
-			t.meta.Terminal--
-			return
+	var oldest *Job // submission of those that nothing is left of
+	t.records.each(tJob, "seq", func(rec any) bool {
+		if j, ok := rec.(*Job); ok && j.State.Terminal() && j.ID != w.ID && len(t.AllocsOf(j.ID)) == 0 {
+			oldest = j
 		}
+		return oldest == nil
+	})
+	if oldest != nil {
+		t.drop(tJob, oldest)
+		t.meta.Terminal--
 	}
 }
 

@@ -450,5 +450,6 @@ func TestModel(t *testing.T) {
 		if got := together(t, w.log, rapid.IntRange(2, 40).Draw(rt, "entries together")); !bytes.Equal(got, want) {
 			rt.Fatalf("I7: applied together, the state differs")
 		}
+		sole(t, w.log, at)
 	})
 }

@@ -39,10 +39,10 @@ type PutQueues struct {
 }
 
 // Queue by name; nil when there is no record of it.
-func (v *View) Queue(name string) *Queue { return first[Queue](v.txn, tQueue, "id", name) }
+func (v *View) Queue(name string) *Queue { return first[Queue](v.records, tQueue, "id", name) }
 
 // Queues in order of name.
-func (v *View) Queues() []*Queue { return all[Queue](v.txn, tQueue, "id") }
+func (v *View) Queues() []*Queue { return all[Queue](v.records, tQueue, "id") }
 
 // Tree is that of the tenants and queues.
 func (v *View) Tree() *api.Tree { return api.NewTree(v.QueueSpecs()) }
@@ -281,7 +281,7 @@ func (s *Settings) HalfLifeOfUse() time.Duration { return time.Duration(s.halfLi
 
 // Settings of the scheduler; never nil.
 func (v *View) Settings() *Settings {
-	if s := first[Settings](v.txn, tSettings, "id", "settings"); s != nil {
+	if s := first[Settings](v.records, tSettings, "id", "settings"); s != nil {
 		return s
 	}
 	return &Settings{ID: "settings"}

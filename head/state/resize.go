@@ -113,7 +113,7 @@ func (t *tx) resize(g *Group, c ResizeGroup) error {
 	g.Placed, g.Spec.Bundles, g.PlacedAt, g.Index, g.Why = placed, bundles, t.now, t.index, ""
 	t.put(tGroup, g)
 	// An allocation whose bundles are others now ends before its successor starts.
-	for _, a := range all[Alloc](t.txn, tAlloc, "group", g.ID) {
+	for _, a := range all[Alloc](t.records, tAlloc, "group", g.ID) {
 		if !a.Gone && changed[a.Node] {
 			w := *a
 			w.Leaving = true

@@ -83,19 +83,21 @@ func (s *Snapshot) Persist(w io.Writer) error {
 	}
 	var count uint64
 	for _, sec := range sections {
-		it, err := s.view.txn.Get(sec.table, sec.index)
-		if err != nil {
-			return fmt.Errorf("state: read %s: %w", sec.table, err)
-		}
-		for rec := it.Next(); rec != nil; rec = it.Next() {
-			body, err := wire.MarshalMax(rec, maxRecord)
-			if err != nil {
-				return fmt.Errorf("state: encode %s: %w", sec.table, err)
+		var err error
+		s.view.records.each(sec.table, sec.index, func(rec any) bool {
+			var body []byte
+			if body, err = wire.MarshalMax(rec, maxRecord); err != nil {
+				err = fmt.Errorf("state: encode %s: %w", sec.table, err)
+				return false
 			}
-			if err := writeRecord(out, sec.kind, body); err != nil {
-				return err
+			if err = writeRecord(out, sec.kind, body); err != nil {
+				return false
 			}
 			count++
+			return true
+		})
+		if err != nil {
+			return err
 		}
 	}
 	if err := out.Flush(); err != nil {
@@ -130,8 +132,7 @@ func (s *Store) Restore(r io.Reader) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.db, s.index, s.term, s.journal = db, index, term, journal{}
-	close(s.changed)
-	s.changed = make(chan struct{})
+	s.wake()
 	return nil
 }
 

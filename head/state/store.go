@@ -28,10 +28,10 @@ type Store struct {
 	db      *memdb.MemDB
 	index   uint64
 	term    uint64
-	changed chan struct{}
+	changed chan struct{} // nil: nobody waits
 	journal journal
-	// open is the one transaction of a store that has one user; nil otherwise.
-	open *memdb.Txn
+	// own are the tables of a store that has one user; nil otherwise, and then those are db.
+	own ownRecords
 	// Online turns the checker of invariants on after every command; tests do.
 	online bool
 }
@@ -42,27 +42,34 @@ func New() (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{db: db, changed: make(chan struct{})}, nil
+	return &Store{db: db}, nil
 }
 
 // CheckAlways makes Apply verify P1, P2 and P8 after each command and fail on a
 // violation. Tests and the simulated cluster run with it.
 func (s *Store) CheckAlways() { s.online = true }
 
-// Sole says that one goroutine alone uses the store from now on, wants no snapshot of it
-// and reads no events: all entries then share one transaction and events are only counted,
-// which is twice as fast, and a View stands only until the next Apply. Simulations do that.
-// A command that is refused after it wrote something is an error then.
-func (s *Store) Sole() { s.open = s.db.Txn(true) }
+// Sole says that one goroutine alone uses the store from now on, restores nothing into it
+// and reads no events: records are then changed in place and events are only counted, which
+// is several times as fast, and a View stands only until the next Apply. Simulations do
+// that. A command that is refused after it wrote something is an error then.
+func (s *Store) Sole() error {
+	own := newOwnRecords()
+	if err := own.adopt(shared{s.db.Txn(false)}); err != nil {
+		return err
+	}
+	s.own = own
+	return nil
+}
 
 // View is the state now.
 func (s *Store) View() *View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open != nil {
-		return &View{txn: s.open, index: s.index, term: s.term}
+	if s.own != nil {
+		return &View{records: s.own, index: s.index, term: s.term}
 	}
-	return &View{txn: s.db.Txn(false), index: s.index, term: s.term}
+	return &View{records: shared{s.db.Txn(false)}, index: s.index, term: s.term}
 }
 
 // Changed returns a channel that closes with the next applied command. Take it
@@ -70,6 +77,9 @@ func (s *Store) View() *View {
 func (s *Store) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
 	return s.changed
 }
 
@@ -96,7 +106,6 @@ func Encode(kind Kind, now int64, body any) ([]byte, error) {
 // tx is one command being applied.
 type tx struct {
 	*View // reads see the command's own writes
-	txn   *memdb.Txn
 	meta  Meta
 	now   int64
 	index uint64
@@ -111,7 +120,7 @@ type tx struct {
 func (t *tx) put(table string, rec any) {
 	t.touch(rec)
 	t.wrote = true
-	if err := t.txn.Insert(table, rec); err != nil && t.err == nil {
+	if err := t.records.insert(table, rec); err != nil && t.err == nil {
 		t.err = fmt.Errorf("state: write %s: %w", table, err)
 	}
 }
@@ -119,7 +128,7 @@ func (t *tx) put(table string, rec any) {
 func (t *tx) drop(table string, rec any) {
 	t.touch(rec)
 	t.wrote = true
-	if err := t.txn.Delete(table, rec); err != nil && !errors.Is(err, memdb.ErrNotFound) && t.err == nil {
+	if err := t.records.remove(table, rec); err != nil && t.err == nil {
 		t.err = fmt.Errorf("state: delete %s: %w", table, err)
 	}
 }
@@ -137,7 +146,7 @@ func (t *tx) event(kind, object, format string, args ...any) {
 	t.meta.EventSeq++
 	t.put(tEvent, &Event{Seq: t.meta.EventSeq, Index: t.index, Time: t.now, Type: kind, Object: object, Text: text})
 	if t.meta.EventSeq > keptEvents {
-		if old := first[Event](t.txn, tEvent, "id", t.meta.EventSeq-keptEvents); old != nil {
+		if old := first[Event](t.records, tEvent, "id", t.meta.EventSeq-keptEvents); old != nil {
 			t.drop(tEvent, old)
 		}
 	}

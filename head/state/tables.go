@@ -1,14 +1,14 @@
 package state
 
 import (
-	"fmt"
+	"errors"
 
 	"github.com/hashicorp/go-memdb"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
-// Tables. Ids are ASCII, so memdb's byte order is the order of every iteration and
+// Tables. Ids are ASCII, so the byte order of keys is the order of every iteration and
 // equal on all heads.
 const (
 	tMeta       = "meta"
@@ -32,93 +32,119 @@ const (
 	tPast        = "past"
 )
 
-func stringID(field string) *memdb.IndexSchema {
-	return &memdb.IndexSchema{Name: "id", Unique: true, Indexer: &memdb.StringFieldIndex{Field: field}}
+// table is one kind of record. Its first index is that of the ids, which every record has.
+type table struct {
+	name    string
+	indexes []index
 }
 
-func by(name, field string, missing bool) *memdb.IndexSchema {
-	return &memdb.IndexSchema{Name: name, AllowMissing: missing, Indexer: &memdb.StringFieldIndex{Field: field}}
+func tableOf[T any](name string, id func(*T) string, others ...index) table {
+	return table{name, append([]index{unique("id", id)}, others...)}
 }
 
-// when indexes the records for which f holds, so that a loop over what is live does
-// not walk the history.
-func when[T any](name string, f func(*T) bool) *memdb.IndexSchema {
-	return &memdb.IndexSchema{Name: name, Indexer: &memdb.ConditionalIndex{Conditional: func(obj any) (bool, error) {
-		rec, ok := obj.(*T)
-		return ok && f(rec), nil
-	}}}
+// tables are all of them; one file of records, one line here.
+var tables = []table{
+	tableOf(tMeta, func(m *Meta) string { return m.ID }),
+	tableOf(tNode, func(n *Node) string { return n.ID }),
+	tableOf(tGroup, func(g *Group) string { return g.ID },
+		when("pending", func(g *Group) bool { return g.State == api.GroupPending && g.Parked == "" }),
+		when("claims", func(g *Group) bool { return len(g.Claim) > 0 })),
+	tableOf(tHold, func(h *Hold) string { return h.ID },
+		by("group", func(h *Hold) string { return h.Group }), by("node", func(h *Hold) string { return h.Node })),
+	tableOf(tAlloc, func(a *Alloc) string { return a.ID },
+		by("job", func(a *Alloc) string { return a.Job }), by("node", func(a *Alloc) string { return a.Node }),
+		by("group", func(a *Alloc) string { return a.Group })),
+	tableOf(tJob, func(j *Job) string { return j.ID },
+		unique("seq", func(j *Job) string { return numbered(j.Seq) }), by("group", func(j *Job) string { return j.Group }),
+		when("live", func(j *Job) bool { return !j.State.Terminal() })),
+	tableOf(tRun, func(r *Run) string { return r.Name }),
+	tableOf(tCheckpoint, func(c *Checkpoint) string { return c.ID }, by("run", func(c *Checkpoint) string { return c.Run }),
+		when("open", func(c *Checkpoint) bool { return !c.Marked || c.State == CheckpointDeleting })),
+	tableOf(tEvent, func(e *Event) string { return numbered(e.Seq) }),
+	tableOf(tIdem, func(k *Idempotency) string { return k.Key }, unique("seq", func(k *Idempotency) string { return numbered(k.Seq) })),
+	tableOf(tToken, func(k *Token) string { return k.Hash }),
+	tableOf(tQueue, func(q *Queue) string { return q.Name }),
+	tableOf(tAccount, func(a *Account) string { return a.ID }),
+	tableOf(tReservation, func(r *Reservation) string { return r.Name }),
+	tableOf(tCapacity, func(c *Capacity) string { return c.Name }),
+	tableOf(tLink, func(l *Link) string { return l.ID }),
+	tableOf(tSettings, func(s *Settings) string { return s.ID }),
+	tableOf(tPast, func(p *Past) string { return p.ID }, unique("seq", func(p *Past) string { return numbered(p.Seq) })),
 }
 
-func table(name string, indexes ...*memdb.IndexSchema) *memdb.TableSchema {
-	t := &memdb.TableSchema{Name: name, Indexes: map[string]*memdb.IndexSchema{}}
-	for _, ix := range indexes {
-		t.Indexes[ix.Name] = ix
-	}
-	return t
-}
-
-// schema describes every table; one file of records, one line here.
-func schema() *memdb.DBSchema {
-	seq := func(field string, name string) *memdb.IndexSchema {
-		return &memdb.IndexSchema{Name: name, Unique: true, Indexer: &memdb.UintFieldIndex{Field: field}}
-	}
-	s := &memdb.DBSchema{Tables: map[string]*memdb.TableSchema{}}
-	for _, t := range []*memdb.TableSchema{
-		table(tMeta, stringID("ID")),
-		table(tNode, stringID("ID")),
-		table(tGroup, stringID("ID"), when("pending", func(g *Group) bool { return g.State == api.GroupPending && g.Parked == "" }), when("claims", func(g *Group) bool { return len(g.Claim) > 0 })),
-		table(tHold, stringID("ID"), by("group", "Group", false), by("node", "Node", false)),
-		table(tAlloc, stringID("ID"), by("job", "Job", false), by("node", "Node", false), by("group", "Group", false)),
-		table(tJob, stringID("ID"), seq("Seq", "seq"), by("group", "Group", true),
-			when("live", func(j *Job) bool { return !j.State.Terminal() })),
-		table(tRun, stringID("Name")),
-		table(tCheckpoint, stringID("ID"), by("run", "Run", false),
-			when("open", func(c *Checkpoint) bool { return !c.Marked || c.State == CheckpointDeleting })),
-		table(tEvent, seq("Seq", "id")),
-		table(tIdem, stringID("Key"), seq("Seq", "seq")),
-		table(tToken, stringID("Hash")),
-		table(tQueue, stringID("Name")),
-		table(tAccount, stringID("ID")),
-		table(tReservation, stringID("Name")),
-		table(tCapacity, stringID("Name")),
-		table(tLink, stringID("ID")),
-		table(tSettings, stringID("ID")),
-		table(tPast, stringID("ID"), seq("Seq", "seq")),
-	} {
-		s.Tables[t.Name] = t
-	}
-	return s
-}
-
-func newDB() (*memdb.MemDB, error) {
-	db, err := memdb.NewMemDB(schema())
-	if err != nil {
-		return nil, fmt.Errorf("state: schema: %w", err)
-	}
-	return db, nil
+// records are the tables as commands write and views read them.
+type records interface {
+	// first is the first record that has a key in an index, or of all without a key; nil:
+	// there is none.
+	first(table, index string, key ...any) any
+	// each calls f with those records in order until it says no. Nobody writes meanwhile.
+	each(table, index string, f func(rec any) bool, key ...any)
+	// after is each of all records from a key on, back that of all from the last one.
+	after(table, index string, key any, f func(rec any) bool)
+	back(table, index string, f func(rec any) bool)
+	// insert writes a record in place of the one of its id.
+	insert(table string, rec any) error
+	// remove drops the record of an id, if there is one.
+	remove(table string, rec any) error
 }
 
 // first reads one record of a table by an index; the zero pointer when absent.
-func first[T any](txn *memdb.Txn, table, index string, args ...any) *T {
-	raw, err := txn.First(table, index, args...)
-	if err != nil || raw == nil {
-		return nil
-	}
-	rec, _ := raw.(*T)
+func first[T any](r records, table, index string, key ...any) *T {
+	rec, _ := r.first(table, index, key...).(*T)
 	return rec
 }
 
 // all reads the records of a table in the order of an index.
-func all[T any](txn *memdb.Txn, table, index string, args ...any) []*T {
-	it, err := txn.Get(table, index, args...)
-	if err != nil {
-		return nil
-	}
+func all[T any](r records, table, index string, key ...any) []*T {
 	var out []*T
-	for raw := it.Next(); raw != nil; raw = it.Next() {
+	r.each(table, index, func(raw any) bool {
 		if rec, ok := raw.(*T); ok {
 			out = append(out, rec)
 		}
-	}
+		return true
+	}, key...)
 	return out
+}
+
+// shared are the tables as a transaction of memdb has them: older states stay readable.
+type shared struct{ txn *memdb.Txn }
+
+func (s shared) first(table, index string, key ...any) any {
+	rec, err := s.txn.First(table, index, key...)
+	if err != nil {
+		return nil
+	}
+	return rec
+}
+
+func (s shared) each(table, index string, f func(rec any) bool, key ...any) {
+	if it, err := s.txn.Get(table, index, key...); err == nil {
+		walk(it, f)
+	}
+}
+
+func (s shared) after(table, index string, key any, f func(rec any) bool) {
+	if it, err := s.txn.LowerBound(table, index, key); err == nil {
+		walk(it, f)
+	}
+}
+
+func (s shared) back(table, index string, f func(rec any) bool) {
+	if it, err := s.txn.GetReverse(table, index); err == nil {
+		walk(it, f)
+	}
+}
+
+func walk(it memdb.ResultIterator, f func(rec any) bool) {
+	for rec := it.Next(); rec != nil && f(rec); rec = it.Next() {
+	}
+}
+
+func (s shared) insert(table string, rec any) error { return s.txn.Insert(table, rec) }
+
+func (s shared) remove(table string, rec any) error {
+	if err := s.txn.Delete(table, rec); !errors.Is(err, memdb.ErrNotFound) {
+		return err
+	}
+	return nil
 }
