@@ -12,6 +12,11 @@ type agenda struct {
 	passing []*occupant                // what is known for one cycle only
 	claims  []*plannedStart            // that have not come true yet
 	cycle   uint64
+
+	// plans are those of the requests of this cycle, by turn; missing ones are nil.
+	plans     []*plannedStart
+	replanned int64 // when the plan was gone on with last; 0: never
+	work      int   // that this cycle has done for the plan, in nodes and spans looked at
 }
 
 // plannedStart is one planned start. What people are told of it never changes.
@@ -24,26 +29,31 @@ type plannedStart struct {
 	who     *occupant
 	after   []*occupant // whose ends it waits for, the last to end first
 
-	d     *demand
+	d     *demand // what was asked for when it was looked for
+	by    *demand // what it was found for: the same, or that with the level open by then
 	made  int64 // when it was looked for
 	grown uint64
 	turn  int
 	cycle uint64
 	in    bool // it has its place in the profile
+	// broken: it is not possible any more, and another one is to be looked for.
+	broken bool
 }
 
 // begin goes through the planned starts of the cycle before: what waits no longer has none.
 // Without an age that they may reach all are given up.
 func (p *profile) begin(order []*Request, age time.Duration) {
 	p.cycle++
-	p.claims = nil
+	p.claims, p.work = nil, 0
+	clear(p.plans)
+	p.plans = slices.Grow(p.plans[:0], len(order))[:len(order)]
 	if p.known == nil {
 		p.known = map[*Request]*plannedStart{}
 	}
 	if age > 0 && len(p.known) > 0 {
 		for i, r := range order {
 			if e := p.known[r]; e != nil {
-				e.turn, e.cycle = i, p.cycle
+				e.turn, e.cycle, p.plans[i] = i, p.cycle, e
 			}
 		}
 	}
@@ -62,7 +72,7 @@ func (p *profile) close() []*plannedStart {
 	for _, e := range p.known {
 		if e.in {
 			p.list = append(p.list, e)
-		} else {
+		} else if !e.broken {
 			delete(p.known, e.request)
 		}
 	}
@@ -74,6 +84,7 @@ func (p *profile) close() []*plannedStart {
 func (p *profile) drop(e *plannedStart) {
 	if e.in {
 		e.in = false
+		p.work += len(e.who.nodes)
 		p.remove(e.who)
 	}
 }
@@ -81,7 +92,21 @@ func (p *profile) drop(e *plannedStart) {
 func (p *profile) forget(e *plannedStart) {
 	p.drop(e)
 	delete(p.known, e.request)
+	if p.planOf(e.turn) == e {
+		p.plans[e.turn] = nil
+	}
 }
+
+// planOf is what is planned for the request of a turn; nil: nothing.
+func (p *profile) planOf(turn int) *plannedStart {
+	if turn < 0 || turn >= len(p.plans) {
+		return nil
+	}
+	return p.plans[turn]
+}
+
+// serves reports whether a planned start is one for a demand.
+func (e *plannedStart) serves(d *demand) bool { return e.d.key == d.key || e.by.key == d.key }
 
 // truncate takes out all planned starts from a turn on, so that what is looked for next is
 // moved by none of them.
@@ -108,6 +133,7 @@ func (p *profile) displace(ni, turn int, until int64) {
 func (p *profile) add(e *plannedStart) {
 	e.in = true
 	p.known[e.request] = e
+	p.plans[e.turn] = e
 	for _, sp := range e.spots {
 		p.displace(sp.node, e.turn, e.to)
 		n := &p.nodes[sp.node]
@@ -120,7 +146,7 @@ func (p *profile) add(e *plannedStart) {
 
 // begun puts a group into the profile that has been placed in its turn.
 func (p *profile) begun(r *Request, turn int, spots []spot) {
-	if e := p.known[r]; e != nil {
+	if e := p.planOf(turn); e != nil {
 		p.forget(e)
 	}
 	p.started(r, turn, spots)

@@ -20,6 +20,9 @@ func (c *cycle) admitted(r *Request, d *demand) bool {
 // allowed is the demand as its quota allows it: without the models of which it may not
 // have as many devices as it asks for.
 func (c *cycle) allowed(r *Request, d *demand) *demand {
+	if !c.quotas.typed {
+		return d
+	}
 	models := c.quotas.barred(r, c.needs(r, d))
 	if len(models) == 0 {
 		return d

@@ -68,7 +68,9 @@ type demand struct {
 
 	summed *amount // what all bundles ask for together
 
-	failed failure
+	failed   failure
+	failedIn uint64 // the cycle in which there was no room for it
+	hopeless hopeless
 }
 
 // failure is when a demand did not fit last, so that it is not tried again in vain.

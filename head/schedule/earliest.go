@@ -48,6 +48,7 @@ func (p *profile) earliestOf(r *Request, d *demand, notBefore int64) *plannedSta
 func (p *profile) earliestBy(r *Request, d *demand, ci int, notBefore int64) *plannedStart {
 	dur := int64(r.runs())
 	l := p.lineOf(r, d, d.classes[ci])
+	defer func() { p.work, l.work = p.work+l.work, 0 }()
 	groupOf, groups, some := p.groups(d)
 	if !some {
 		return nil
@@ -64,7 +65,7 @@ func (p *profile) earliestBy(r *Request, d *demand, ci int, notBefore int64) *pl
 			if got.spots == nil {
 				return false
 			}
-			found = &plannedStart{request: r, spots: got.spots, chosen: got.chosen, from: at, to: after(at, r.runs())}
+			found = &plannedStart{request: r, by: d, spots: got.spots, chosen: got.chosen, from: at, to: after(at, r.runs())}
 			return true
 		})
 		if found != nil || later <= notBefore || later >= forever-1 {
@@ -263,6 +264,7 @@ func (p *profile) placeAmong(r *Request, d *demand, turn int, nodes []int, at, t
 func (p *profile) placeOn(r *Request, d *demand, turn int, nodes []int, at, to int64) outcome {
 	o := p.scratch
 	defer o.back(o.mark())
+	p.work += 16 * len(nodes)
 	for _, ni := range nodes {
 		if n := p.window(ni, at, to, r, turn); n != nil {
 			o.set(ni, n)

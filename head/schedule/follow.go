@@ -11,15 +11,15 @@ import (
 // one costs next to nothing.
 func (p *profile) follow(s *Snapshot, now time.Time) {
 	later := p.now != nanos(now)
+	if p.s == nil || len(p.s.Reservations)+len(s.Reservations) > 0 || !slices.Equal(p.s.Capacities, s.Capacities) {
+		p.rules++
+	}
 	p.s, p.now = s, nanos(now)
 	p.scratch.links = p.free.links
 	if p.scratch.mix != p.free.mix {
 		p.scratch.mix, p.scratch.allowed = p.free.mix, nil
 	}
-	if len(p.log) > 16*len(p.nodes)+4096 {
-		p.log = p.log[:0]
-		clear(p.lines)
-	}
+	p.trim()
 	began := len(p.log)
 	if touched, ok := p.free.idx.since(p.upTo); ok {
 		p.log = append(p.log, touched...)
@@ -42,6 +42,21 @@ func (p *profile) follow(s *Snapshot, now time.Time) {
 	// What is planned on a node that changed is looked at again in its turn.
 	for _, ni := range p.log[began:] {
 		p.displace(int(ni), -1, forever)
+	}
+}
+
+// trim forgets the older half of a log that has become long, with the lines that have not
+// been asked for since.
+func (p *profile) trim() {
+	if len(p.log) <= 16*len(p.nodes)+4096 {
+		return
+	}
+	half := len(p.log) / 2
+	p.log = slices.Delete(p.log, 0, half)
+	for key, l := range p.lines {
+		if l.seen -= half; l.seen < 0 {
+			delete(p.lines, key)
+		}
 	}
 }
 

@@ -79,7 +79,7 @@ func (c *cycle) growOne(h *Holder) (Growth, bool) {
 		if !c.admitted(r, d) {
 			return nil, nil
 		}
-		return c.startNow(len(c.order), r, d, map[*demand]bool{}).spots, func(got []spot) {
+		return c.startNow(len(c.order), r, d).spots, func(got []spot) {
 			c.quotas.charge(r, c.needs(r, d))
 			c.free.commit(r.ID, got, nil)
 		}

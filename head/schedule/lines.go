@@ -21,6 +21,7 @@ type line struct {
 	stale []bool // by node
 	many  int    // how many are
 	seen  int    // how much of the profile's log is in it
+	work  int    // spans that were looked at
 }
 
 // spans are the same spans in two orders.
@@ -154,6 +155,7 @@ func (p *profile) spans(l *line, ni int, out []span) []span {
 		return out
 	}
 	t := &p.nodes[ni]
+	p.work += len(t.running) + len(t.planned) + len(t.closed)
 	changes := make([]happening, 0, len(t.running)+2*len(t.planned)+2*len(t.closed))
 	state := n.clone()
 	shut := 0
@@ -294,6 +296,7 @@ func (l *line) earliest(need int64, dur, notBefore int64, groupOf []int32, group
 	for s := begins.next(); s != nil; {
 		at := max(s.from, notBefore)
 		for ; s != nil && max(s.from, notBefore) == at; s = begins.next() {
+			l.work++
 			if lasts(s, at, dur) {
 				add(s, int64(s.n))
 				grew = true

@@ -20,6 +20,7 @@ type lineup struct {
 	byTurn []*entrant // by stratum and turn
 	until  time.Time
 
+	peers map[peersKey]*peers
 	had   []int64
 	all   []*entrant
 	list  []*Request
@@ -170,6 +171,7 @@ func (l *lineup) entrantOf(r *Request, since time.Time, look func(*Request) *dem
 	if wait := r.Spec.LevelWait; wait != nil && !r.Since.IsZero() && !r.levelOpen(now) {
 		c.changesAt(r.Since.Add(time.Duration(*wait)), now)
 	}
+	c.peers = l.peersOf(c)
 	start := since
 	if !since.IsZero() {
 		if waited := now.Sub(since); waited > 0 {

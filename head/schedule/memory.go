@@ -29,6 +29,7 @@ type memory struct {
 	times     *profile
 	grounds   *grounds
 	linkWords uint64 // counts changes of what links are worth
+	cycle     uint64 // counts cycles
 }
 
 // keepRequests forgets what is known of requests that wait no longer.

@@ -54,6 +54,7 @@ type entrant struct {
 	leaf     *portion
 	entry    int64
 	wants    *demand
+	peers    *peers
 	needs    []int64   // of what quotas count
 	asked    time.Time // since when, by its own word
 	since    time.Time

@@ -30,8 +30,8 @@ type Planner struct {
 	// Clock times the phases, from any beginning; nil: they are not timed.
 	Clock func() time.Duration
 	// PlanAge is how old a planned start may become before it is looked for again, although
-	// there may be an earlier one by then; 0: none does. With it most cycles keep the plan
-	// that they find, as far as it is still possible.
+	// there may be an earlier one by then; 0: none does. With it a cycle goes by the plan that
+	// it finds, as far as that is still possible, and Replan goes on with the plan.
 	PlanAge time.Duration
 	mem     memory
 }
@@ -92,6 +92,7 @@ type cycle struct {
 	times  *profile // nil: nothing depended on time yet
 	timely timely
 	age    time.Duration // that a planned start may reach
+	replan bool          // there is time to look for starts
 
 	planned []*plannedStart
 	booked  []*booking
@@ -106,8 +107,14 @@ type placedNow struct {
 }
 
 // Plan runs one cycle.
-func (p *Planner) Plan(s *Snapshot, now time.Time) *Result {
-	c := &cycle{s: s, now: now, mem: &p.mem, age: p.PlanAge, unhelpful: map[string]string{}}
+func (p *Planner) Plan(s *Snapshot, now time.Time) *Result { return p.run(s, now, false) }
+
+// Replan is Plan for when there is nothing else to do: with a PlanAge it looks for more
+// starts, and again for old ones. Where it is not called a cycle does so once they are old.
+func (p *Planner) Replan(s *Snapshot, now time.Time) *Result { return p.run(s, now, true) }
+
+func (p *Planner) run(s *Snapshot, now time.Time, replan bool) *Result {
+	c := &cycle{s: s, now: now, mem: &p.mem, age: p.PlanAge, replan: replan, unhelpful: map[string]string{}}
 	r := &Result{cycle: c}
 	began := p.elapsed()
 	for _, phase := range []struct {
@@ -146,6 +153,7 @@ func (c *cycle) look() {
 	c.free = c.mem.overlay(c.s, c.now)
 	c.grounds = c.mem.grounds
 	c.mem.keepRequests(c.s.Pending)
+	c.mem.cycle++
 }
 
 // 2. Order: who is looked at first.
@@ -176,7 +184,6 @@ func (c *cycle) planStarts() {
 // room, neither in this cycle nor in later ones. A request that does not fit now holds up
 // no later one that does not delay its planned start.
 func (c *cycle) place() {
-	failed := map[*demand]bool{}
 	for i, r := range c.order {
 		if c.decisions[i].Bundles != nil {
 			continue
@@ -186,12 +193,12 @@ func (c *cycle) place() {
 		}
 		e := c.turns.all[i]
 		d := e.wants
-		if !c.quotas.admits(e.c, r, e.needs) {
+		if !c.admits(e) {
 			c.placeWithin(i, d)
 			continue
 		}
 		d = c.allowed(r, d)
-		got := c.startNow(i, r, d, failed)
+		got := c.startNow(i, r, d)
 		if got.spots == nil {
 			c.decisions[i].Start = c.planStart(i, r, d)
 			continue

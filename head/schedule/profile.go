@@ -18,6 +18,7 @@ type profile struct {
 	lines map[lineKey]*line
 	log   []int32 // nodes whose times changed, in order, for the lines to catch up
 
+	rules  uint64 // counts what may be changes of reservations and capacities
 	booked []*booking
 	kept   []*Request // whose former places are kept
 	pools  *pools

@@ -3,7 +3,6 @@ package schedule
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -24,11 +23,45 @@ const planned = 1000
 // timely is what a cycle knows of time. Room only shrinks within a cycle, so what was
 // refused is refused again without a look.
 type timely struct {
-	tooLong  map[timeKey]time.Duration // that did not fit now, or any longer
-	hopeless map[timeKey]time.Duration // that have no start at all, or any longer
-	planned  map[string]int            // by pool
-	looked   int                       // starts that were looked for
-	line     map[string]int64          // by pool, before which nothing else starts (NoBackfill)
+	tooLong map[timeKey]time.Duration // that did not fit now, or any longer
+	pools   map[string]*poolLine
+	last    *poolLine // that was asked for
+	some    bool      // a start is planned
+	left    bool      // one was not looked for, so that what comes after it gets none sooner
+}
+
+// poolLine is the line before one pool.
+type poolLine struct {
+	pool    string
+	planned int   // starts
+	starts  int64 // before which nothing else does (NoBackfill)
+}
+
+// lineOf is the line that a request stands in.
+func (t *timely) lineOf(r *Request) *poolLine {
+	if t.last == nil || t.last.pool != r.Spec.Pool {
+		if t.last = t.pools[r.Spec.Pool]; t.last == nil {
+			t.last = &poolLine{pool: r.Spec.Pool}
+			t.pools[r.Spec.Pool] = t.last
+		}
+	}
+	return t.last
+}
+
+// hopeless is what of a demand has no start at all: what runs so long, or longer, with the
+// same access. It stays so until there is more of something.
+type hopeless struct {
+	longest time.Duration
+	access  string
+	grown   uint64
+	links   uint64
+	rules   uint64
+}
+
+func (c *cycle) isHopeless(r *Request, d *demand) bool {
+	h, p := &d.hopeless, c.times
+	return h.longest > 0 && h.grown == c.free.grown && h.links == c.mem.linkWords && h.rules == p.rules &&
+		h.longest <= r.runs() && h.access == p.accessOf(r)
 }
 
 // timeKey is equal for requests that fit at the same times, if they run equally long.
@@ -51,6 +84,12 @@ func (c *cycle) profile() *profile {
 	p := c.mem.times
 	c.times = p
 	p.begin(c.order, c.age)
+	if since := p.now - p.replanned; p.replanned == 0 || since < 0 || since >= int64(c.age) {
+		c.replan = true
+	}
+	if c.replan {
+		p.replanned = p.now
+	}
 	for i := range c.placed {
 		p.started(c.placed[i].request, -1, c.placed[i].spots)
 	}
@@ -70,7 +109,7 @@ func (c *cycle) profile() *profile {
 		}
 	}
 	c.timely = timely{
-		tooLong: map[timeKey]time.Duration{}, hopeless: map[timeKey]time.Duration{}, planned: map[string]int{}, line: map[string]int64{},
+		tooLong: map[timeKey]time.Duration{}, pools: map[string]*poolLine{},
 	}
 	return p
 }
@@ -82,12 +121,12 @@ func (c *cycle) timed(r *Request) bool {
 
 // startNow finds a place for the request of a turn that it may take now; without spots it
 // waits.
-func (c *cycle) startNow(turn int, r *Request, d *demand, failed map[*demand]bool) outcome {
+func (c *cycle) startNow(turn int, r *Request, d *demand) outcome {
 	if _, behind := c.lined(r); behind {
 		return outcome{}
 	}
 	timed := c.timed(r)
-	if !timed && failed[d] {
+	if !timed && d.failedIn == c.mem.cycle {
 		return outcome{}
 	}
 	if c.times == nil && c.mem.hasPlan() {
@@ -96,7 +135,7 @@ func (c *cycle) startNow(turn int, r *Request, d *demand, failed map[*demand]boo
 	// Where its start was planned for by now, so that those after it find what they were
 	// promised.
 	if c.times != nil {
-		if e := c.times.known[r]; e != nil && e.from <= c.times.now && e.d.key == d.key && c.times.allows(r, turn, e.spots, c.times.now) {
+		if e := c.times.planOf(turn); e != nil && !e.broken && e.from <= c.times.now && e.serves(d) && c.times.allows(r, turn, e.spots, c.times.now) {
 			return outcome{spots: e.spots, chosen: e.chosen, proven: true}
 		}
 	}
@@ -108,7 +147,7 @@ func (c *cycle) startNow(turn int, r *Request, d *demand, failed map[*demand]boo
 	if !timed {
 		got := c.try(d)
 		if got.spots == nil {
-			failed[d] = true
+			d.failedIn = c.mem.cycle
 			return got
 		}
 		if c.times == nil || c.times.allows(r, turn, got.spots, c.times.now) {
@@ -129,9 +168,9 @@ func (c *cycle) lined(r *Request) (starts int64, yes bool) {
 	if !c.s.Policy.NoBackfill {
 		return 0, false
 	}
-	for pool, at := range c.timely.line {
-		if pool == "" || r.Spec.Pool == "" || pool == r.Spec.Pool {
-			starts, yes = max(starts, at), true
+	for pool, l := range c.timely.pools {
+		if l.starts > 0 && (pool == "" || r.Spec.Pool == "" || pool == r.Spec.Pool) {
+			starts, yes = max(starts, l.starts), true
 		}
 	}
 	return starts, yes
@@ -140,7 +179,8 @@ func (c *cycle) lined(r *Request) (starts int64, yes bool) {
 // inLine holds up what comes after a request that waits.
 func (c *cycle) inLine(r *Request, start int64) {
 	if c.s.Policy.NoBackfill {
-		c.timely.line[r.Spec.Pool] = max(c.timely.line[r.Spec.Pool], start)
+		l := c.timely.lineOf(r)
+		l.starts = max(l.starts, start)
 	}
 }
 
@@ -151,52 +191,75 @@ func (c *cycle) planStart(turn int, r *Request, d *demand) time.Time {
 	if after, behind := c.lined(r); behind {
 		notBefore = after
 	}
-	key := timeKey{d, p.accessOf(r)}
-	if c.timely.planned[r.Spec.Pool] >= cmp.Or(max(0, c.s.Policy.Planned), planned) || notBefore == forever {
+	if c.timely.lineOf(r).planned >= cmp.Or(max(0, c.s.Policy.Planned), planned) || notBefore == forever {
 		c.inLine(r, forever)
 		return time.Time{}
 	}
-	e := p.known[r]
-	if e != nil && (e.d.key != d.key || e.from <= p.now || e.from < notBefore || !e.in && !p.allows(r, turn, e.spots, e.from)) {
-		p.forget(e)
-		e = nil
+	e := p.planOf(turn)
+	if e != nil && !e.broken && (!e.serves(d) || e.from <= p.now || e.from < notBefore || !e.in && !p.allows(r, turn, e.spots, e.from)) {
+		p.drop(e)
+		e.broken = true
 	}
-	old := e != nil && e.grown != c.free.grown && p.now-e.made >= int64(c.age)
-	if longest, known := c.timely.hopeless[key]; (e == nil || old) && c.timely.looked < c.looks() && (!known || r.runs() < longest) {
-		c.timely.looked++
+	if (e != nil || !c.isHopeless(r, d)) && c.looks(e, r) {
 		if e != nil {
 			p.forget(e)
 		}
 		p.truncate(turn)
 		if e = p.earliest(r, d, notBefore, func(t time.Time) *demand { return c.mem.demandOf(r, t) }); e == nil {
-			c.timely.hopeless[key] = r.runs()
+			d.hopeless = hopeless{r.runs(), p.accessOf(r), c.free.grown, c.mem.linkWords, p.rules}
 		} else {
 			e.d, e.made, e.grown, e.turn, e.cycle = d, p.now, c.free.grown, turn, p.cycle
 		}
 	}
-	if e == nil {
+	if e == nil || e.broken {
 		c.inLine(r, forever)
 		return time.Time{}
 	}
 	if !e.in {
 		p.add(e)
 	}
-	c.timely.planned[r.Spec.Pool]++
+	c.timely.lineOf(r).planned++
+	c.timely.some = true
 	c.inLine(r, e.from)
 	return moment(e.from)
 }
 
-// looks is how many starts one cycle looks for. With an age that a plan may reach, that is
-// the first ones at once, and the others as cycles go by.
-func (c *cycle) looks() int {
-	const first, then = 50, 16
+// What one cycle does for the plan where planned starts may reach an age, in nodes and
+// spans of time that are looked at: nothing of it depends on how fast the machine is.
+const (
+	// replanWork is for one Replan: about a hundredth of a second.
+	replanWork = 1 << 17
+	// promiseWork is for the first of the line, and for starts that were planned and are not
+	// possible any more.
+	promiseWork = 1 << 14
+	// replanPause is how soon a plan is gone on with that is not whole.
+	replanPause = 100 * time.Millisecond
+)
+
+// looks reports whether the start of a request that waits is looked for now, given the one
+// that is planned.
+func (c *cycle) looks(e *plannedStart, r *Request) bool {
+	p := c.times
 	switch {
 	case c.age == 0:
-		return math.MaxInt
-	case len(c.times.list) < first:
-		return first
+		return e == nil || e.broken
+	case e != nil && !e.broken:
+		if e.grown == c.free.grown {
+			return false
+		}
+		if again := after(e.made, c.age); again > p.now {
+			c.lookAgain(moment(again))
+			return false
+		}
 	}
-	return then
+	fresh := e == nil && c.timely.left
+	promised := e != nil && e.broken || !c.timely.some
+	if !fresh && (c.replan && p.work < replanWork || promised && p.work < promiseWork) {
+		return true
+	}
+	c.timely.left = c.timely.left || e == nil
+	c.lookAgain(c.now.Add(replanPause))
+	return false
 }
 
 // accessOf is equal for requests to which the same reservations are open and which use as
