@@ -44,9 +44,14 @@ func (c *cluster) submit(spec api.GroupSpec) *schedule.Request {
 }
 
 // decide runs one cycle and books what it placed.
-func (c *cluster) decide(now time.Time) []schedule.Decision {
+func (c *cluster) decide(now time.Time) []schedule.Decision { return c.cycle(c.planner.Plan, now) }
+
+// plan goes on with the plan, as the head does when it has nothing to decide.
+func (c *cluster) plan(now time.Time) []schedule.Decision { return c.cycle(c.planner.Replan, now) }
+
+func (c *cluster) cycle(run func(*schedule.Snapshot, time.Time) *schedule.Result, now time.Time) []schedule.Decision {
 	s := c.s
-	c.last = c.planner.Plan(&s, now)
+	c.last = run(&s, now)
 	c.s.Nodes = slices.Clone(c.s.Nodes)
 	for i := range c.last.Decisions {
 		if d := &c.last.Decisions[i]; d.Bundles != nil {

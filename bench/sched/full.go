@@ -43,6 +43,8 @@ type figures struct {
 	Full           float64   `json:"full"`         // per cent, when the events began
 	IdleTried      int       `json:"idleTried"`    // placements looked for when nothing had changed
 	Decisions      []float64 `json:"decisions"`    // ms
+	PlanP50        float64   `json:"planP50"`      // ms of one step of planning, between two decisions
+	PlanMost       float64   `json:"planMost"`
 }
 
 // spent is the processor time of this process: on a machine that does other things too it
@@ -105,6 +107,7 @@ func newFull(sizes []gangSize, nodes int, seed uint64) *fullState {
 		list = append(list, n)
 	}
 	f.cluster = newCluster(list)
+	f.planner.PlanAge = planAge
 	f.total = int64(nodes) * devices
 	f.s.Levels = []api.Level{{Name: "zone", Label: "zone"}, {Name: "block", Label: "block"}, {Name: "rack", Label: "rack"}}
 	f.s.Queues = &schedule.Queues{}
@@ -151,10 +154,15 @@ func (f *fullState) wait(spec api.GroupSpec) *schedule.Request {
 	return r
 }
 
+// planAge is the head's.
+const planAge = 10 * time.Second
+
 // step is one decision, with the reasons of one group that may wait.
-func (f *fullState) step(of string) time.Duration {
+func (f *fullState) step(of string) time.Duration { return f.cycleOf(f.decide, of) }
+
+func (f *fullState) cycleOf(run func(time.Time) []schedule.Decision, of string) time.Duration {
 	began := spent()
-	ds := f.decide(f.now)
+	ds := run(f.now)
 	if of != "" {
 		f.last.Why(of)
 	}
@@ -245,6 +253,7 @@ func fullCluster(path string, nodes, waiting, events int, seed uint64) (figures,
 	f.step("")
 	out.IdleTried = f.last.Tried
 	f.placed = 0
+	var plans []float64
 	for i := range events {
 		f.now = f.now.Add(time.Second)
 		of := ""
@@ -254,7 +263,10 @@ func fullCluster(path string, nodes, waiting, events int, seed uint64) (figures,
 			f.end()
 		}
 		out.Decisions = append(out.Decisions, f.step(of).Seconds()*1000)
+		plans = append(plans, f.cycleOf(f.plan, "").Seconds()*1000)
 	}
+	slices.Sort(plans)
+	out.PlanP50, out.PlanMost = plans[len(plans)/2], plans[len(plans)-1]
 	out.Placed = f.placed
 	sorted := slices.Sorted(slices.Values(out.Decisions))
 	out.P50, out.P99, out.Most = sorted[len(sorted)/2], sorted[len(sorted)*99/100], sorted[len(sorted)-1]

@@ -85,10 +85,15 @@ func (h *Head) plan(v *state.View) *schedule.Result {
 	if p.known && p.index == v.Index() && (p.until == 0 || now.UnixNano() < p.until) {
 		return p.result
 	}
+	// With nothing else to decide there is time to plan further ahead.
+	plan := p.planner.Plan
+	if p.known && p.index == v.Index() {
+		plan = p.planner.Replan
+	}
 	var r *schedule.Result
 	until := nextReturn(v, now.UnixNano())
 	if len(v.PendingGroups()) > 0 || mayGrow(v) {
-		r = p.planner.Plan(h.snapshotOf(v), now)
+		r = plan(h.snapshotOf(v), now)
 		if again := r.Again; !again.IsZero() && (until == 0 || again.UnixNano() < until) {
 			until = again.UnixNano()
 		}

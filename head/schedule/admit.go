@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -260,24 +261,28 @@ func (q *quotas) keptReason(c *charging, f refusal) api.Reason {
 // holdersOf names who uses what a quota counts, the largest first, and one whose end
 // would be enough.
 func (q *quotas) holdersOf(f refusal) (who []*Holder, alone *Holder) {
+	type share struct {
+		h    *Holder
+		held int64
+	}
+	var all []share
 	for _, h := range q.holders {
 		if h.Spec == nil || h.Releasing || f.by == checkGuarantee && h.Spec.Preemptible {
 			continue
 		}
-		if slices.Contains(q.of(h.Spec.Tenant, h.Spec.Queue).path, f.account) && q.heldOf(h, f.thing) > 0 {
-			who = append(who, h)
+		if slices.Contains(q.of(h.Spec.Tenant, h.Spec.Queue).path, f.account) {
+			if held := q.heldOf(h, f.thing); held > 0 {
+				all = append(all, share{h, held})
+			}
 		}
 	}
-	slices.SortFunc(who, func(a, b *Holder) int {
-		if x, y := q.heldOf(a, f.thing), q.heldOf(b, f.thing); x != y {
-			return int(min(1, max(-1, y-x)))
-		}
-		return naturalCompare(a.called(), b.called())
+	slices.SortFunc(all, func(a, b share) int {
+		return cmp.Or(cmp.Compare(b.held, a.held), naturalCompare(a.h.called(), b.h.called()), cmp.Compare(a.h.Group, b.h.Group))
 	})
-	// The smallest that is enough.
-	for _, h := range who {
-		if q.heldOf(h, f.thing) >= f.need-(f.most-f.used) {
-			alone = h
+	who = make([]*Holder, len(all))
+	for i, s := range all {
+		if who[i] = s.h; s.held >= f.need-(f.most-f.used) {
+			alone = s.h // the smallest that is enough
 		}
 	}
 	return who, alone

@@ -31,7 +31,7 @@ type plannedStart struct {
 
 	d     *demand // what was asked for when it was looked for
 	by    *demand // what it was found for: the same, or that with the level open by then
-	made  int64 // when it was looked for
+	made  int64   // when it was looked for
 	grown uint64
 	turn  int
 	cycle uint64
@@ -163,6 +163,12 @@ func (c *cycle) closePlan() {
 		return
 	}
 	c.planned = c.times.close()
+	c.before = make([]int, len(c.planned))
+	for i, e := range c.planned {
+		if c.before[i] = e.turn; e.turn < 0 {
+			c.before[i] = slices.Index(c.order, e.request)
+		}
+	}
 	c.booked, c.pools = c.times.booked, c.times.pools
 	for i, r := range c.order {
 		if len(r.Claim) == 0 {

@@ -43,14 +43,13 @@ func newExplainer(c *cycle, free *overlay) *explainer {
 	}
 	x.grounds.fill(s)
 	x.empty, x.at = x.grounds.empty.clone(), x.grounds.at
-	x.holders = slices.Clone(s.Holders)
+	x.holders = x.grounds.byName(s.Holders)
+	known := len(x.holders)
 	for _, p := range placed {
 		x.fresh[p.request.ID] = p.request
 		x.holders = append(x.holders, x.holderOf(p))
 	}
-	slices.SortFunc(x.holders, func(a, b *Holder) int {
-		return cmp.Or(naturalCompare(a.called(), b.called()), cmp.Compare(a.Group, b.Group))
-	})
+	x.holders = sortTail(x.holders, known, holdersByName)
 	x.quotas.holders = x.holders
 	return x
 }

@@ -1,6 +1,8 @@
 package schedule
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +18,31 @@ type grounds struct {
 
 	mu    sync.Mutex
 	never map[string]*api.Reason // by demand
+	// listed are the holders that were looked at last, named the same by name.
+	listed, named []*Holder
+}
+
+// byName is the holders in the order in which people read them. Few change from one cycle
+// to the next.
+func (g *grounds) byName(holders []*Holder) []*Holder {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var gone, came []*Holder
+	follow(g.listed, holders, func(int) {}, func(i int) { gone = append(gone, g.listed[i]) }, func(i int) { came = append(came, holders[i]) })
+	out := slices.Clone(g.named)
+	if len(gone) > 0 {
+		out = slices.DeleteFunc(out, among(gone))
+	}
+	out = sortTail(append(out, came...), len(out), holdersByName)
+	if len(out) != len(holders) { // something is listed twice, or has changed its place
+		out = slices.SortedFunc(slices.Values(holders), holdersByName)
+	}
+	g.listed, g.named = slices.Clone(holders), out
+	return slices.Clone(out)
+}
+
+func holdersByName(a, b *Holder) int {
+	return cmp.Or(naturalCompare(a.called(), b.called()), cmp.Compare(a.Group, b.Group))
 }
 
 // mostNever bounds how many answers are kept.

@@ -64,6 +64,7 @@ type Result struct {
 	explain *explainer
 	told    map[string][]api.Reason // by demand
 	at      map[string]int          // group → index of Decisions
+	asked   int
 }
 
 // cycle is the work of one call, handed from phase to phase.
@@ -95,6 +96,7 @@ type cycle struct {
 	replan bool          // there is time to look for starts
 
 	planned []*plannedStart
+	before  []int // the turn of each of planned
 	booked  []*booking
 	pools   *pools
 }
@@ -258,12 +260,20 @@ func (r *Result) Why(group string) []api.Reason {
 
 // waiting is the index of a group in the order; false: it does not wait.
 func (r *Result) waiting(group string) (int, bool) {
+	if r.told == nil {
+		r.told = map[string][]api.Reason{}
+	}
+	// Where only few are asked about, it is not worth it to list all.
+	const few = 8
+	if r.asked++; r.asked <= few {
+		i := slices.IndexFunc(r.cycle.order, func(x *Request) bool { return x.ID == group })
+		return max(0, i), i >= 0 && r.Decisions[i].Bundles == nil
+	}
 	if r.at == nil {
 		r.at = make(map[string]int, len(r.cycle.order))
 		for i := range r.cycle.order {
 			r.at[r.cycle.order[i].ID] = i
 		}
-		r.told = map[string][]api.Reason{}
 	}
 	i, ok := r.at[group]
 	return i, ok && r.Decisions[i].Bundles == nil

@@ -65,6 +65,7 @@ func (x *explainer) timeReasons(r *Request, turn int) []api.Reason {
 type obstacle struct {
 	booking *booking
 	entry   *plannedStart
+	turn    int
 	nodes   []string
 }
 
@@ -95,10 +96,10 @@ func (x *explainer) inTheWayLater(r *Request, d *demand, turn int) (closed, ahea
 			}
 		}
 	}
-	for _, e := range x.c.planned {
-		if e.from < to && x.turns.at(e.request) < turn {
+	for i, e := range x.c.planned {
+		if before := x.c.before[i]; e.from < to && before < turn {
 			for _, sp := range e.spots {
-				note(&ahead, e, obstacle{entry: e}, sp.node)
+				note(&ahead, e, obstacle{entry: e, turn: before}, sp.node)
 			}
 		}
 	}
@@ -106,7 +107,7 @@ func (x *explainer) inTheWayLater(r *Request, d *demand, turn int) (closed, ahea
 		return cmp.Or(cmp.Compare(a.booking.from, b.booking.from), cmp.Compare(a.booking.Name, b.booking.Name))
 	})
 	slices.SortFunc(ahead, func(a, b *obstacle) int {
-		return cmp.Or(cmp.Compare(a.entry.from, b.entry.from), cmp.Compare(x.turns.at(a.entry.request), x.turns.at(b.entry.request)))
+		return cmp.Or(cmp.Compare(a.entry.from, b.entry.from), cmp.Compare(a.turn, b.turn))
 	})
 	return closed, ahead
 }
