@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -98,11 +100,26 @@ func (a *app) pgCreate() *cobra.Command {
 		r        resourceFlags
 		strategy string
 		labels   []string
+		roles    []string
 	)
 	c := &cobra.Command{
 		Use: "create", Short: "Ask for a placement group", Args: cobra.NoArgs,
-		Example: "  troupe pg create --bundles 4 --cpus 1\n  troupe pg create --bundles 2 --gpus 1 --strategy STRICT_SPREAD",
+		Example: "  troupe pg create --bundles 4 --cpus 1\n  troupe pg create --bundles 2 --gpus 1 --strategy STRICT_SPREAD\n  troupe pg create --role trainer=2 --role sampler=8:4 --gpus 1",
 		RunE: func(c *cobra.Command, _ []string) error {
+			if len(roles) > 0 {
+				if c.Flags().Changed("bundles") {
+					return usage("--role says how many bundles there are; leave --bundles out")
+				}
+				n = 0
+				for _, text := range roles {
+					r, err := parseRole(text)
+					if err != nil {
+						return err
+					}
+					spec.Roles = append(spec.Roles, r)
+					n += r.Bundles
+				}
+			}
 			if n < 1 || n > 16_384 {
 				return usage("--bundles %d: 1 to 16384", n)
 			}
@@ -138,6 +155,8 @@ func (a *app) pgCreate() *cobra.Command {
 	f := c.Flags()
 	f.Int64Var(&n, "bundles", 1, "`N`: equal bundles")
 	f.StringVar(&spec.Name, "name", "", "`name`: for people")
+	f.StringArrayVar(&roles, "role", nil, "`NAME=N[:MIN]`: the next N bundles, of which MIN are enough to start; may be repeated")
+	f.Int64Var(&spec.Min, "min", 0, "`N`: bundles of all roles that are enough to start")
 	f.StringVar(&strategy, "strategy", "PACK", "`strategy`: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD")
 	f.StringVar(&spec.Pool, "pool", "", "`pool`: of nodes")
 	f.StringVar(&spec.Queue, "queue", "", "`queue`: to wait in")
@@ -145,6 +164,23 @@ func (a *app) pgCreate() *cobra.Command {
 	f.StringArrayVar(&labels, "label", nil, "`NAME=VALUE`: that a node must carry; may be repeated")
 	r.add(c)
 	return c
+}
+
+// parseRole reads NAME=N or NAME=N:MIN.
+func parseRole(text string) (api.Role, error) {
+	name, counts, ok := strings.Cut(text, "=")
+	most, least, some := strings.Cut(counts, ":")
+	n, err := strconv.ParseInt(most, 10, 64)
+	if !ok || name == "" || err != nil || n < 1 || n > 16_384 {
+		return api.Role{}, usage("--role %q: NAME=N or NAME=N:MIN, as sampler=8:4", text)
+	}
+	r := api.Role{Name: name, Bundles: n}
+	if some {
+		if r.Min, err = strconv.ParseInt(least, 10, 64); err != nil || r.Min < 1 || r.Min > n {
+			return api.Role{}, usage("--role %q: the minimum is 1 to %d", text, n)
+		}
+	}
+	return r, nil
 }
 
 func (a *app) pgList() *cobra.Command {
@@ -194,8 +230,8 @@ func (a *app) groupDetail(ctx context.Context, g api.Group) {
 	t := table{head: []string{"BUNDLE", "NODE", "DEVICES", "NEEDS", "USED-BY"}, right: map[int]bool{0: true}}
 	for i, b := range g.Spec.Bundles {
 		row := []string{fmt.Sprint(i), "", "", resourcesText(b.Resources), ""}
-		if i < len(g.Bundles) {
-			p := g.Bundles[i]
+		if at := slices.IndexFunc(g.Bundles, func(p api.Placed) bool { return p.Bundle == int64(i) }); at >= 0 {
+			p := g.Bundles[at]
 			row[1], row[2], row[4] = names.of(p.Node), strings.Join(p.Devices, " "), p.UsedBy
 			if p.Spare {
 				row[4] = "spare of " + g.Job

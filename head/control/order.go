@@ -18,8 +18,8 @@ import (
 func ranksOf(v *state.View, j *state.Job, g *state.Group) []state.RankStart {
 	order := make([]int64, j.Spec.Ranks)
 	for r := range order {
-		order[r] = state.BundleOf(j.Spec, int64(r))
-		if order[r] < 0 || order[r] >= int64(len(g.RankBundles())) {
+		order[r] = g.Position(state.BundleOf(j.Spec, int64(r)))
+		if order[r] < 0 {
 			return nil
 		}
 	}

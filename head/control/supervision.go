@@ -235,7 +235,7 @@ func (h *Head) replacement(v *state.View, g *state.Group) []api.Placed {
 	out := make([]api.Placed, len(g.RankBundles()))
 	stays, avoid := map[string]bool{}, h.avoided(v, g.Job)
 	spec := g.Spec
-	spec.Bundles = nil
+	spec.Bundles, spec.Roles, spec.Min = nil, nil, 0 // as many as it has
 	var moved []int
 	for i, b := range g.RankBundles() {
 		if stands(v, b) && avoid[b.Node] == "" {
@@ -305,8 +305,8 @@ func (h *Head) staysAway(j *state.Job, n *state.Node) bool {
 // bundlesFree reports whether no other job uses the bundles that this one wants.
 func (h *Head) bundlesFree(_ *state.View, j *state.Job, pg *state.Group) bool {
 	for r := range j.Spec.Ranks {
-		b := state.BundleOf(j.Spec, r)
-		if b < 0 || b >= int64(len(pg.RankBundles())) {
+		b := pg.Position(state.BundleOf(j.Spec, r))
+		if b < 0 {
 			return false
 		}
 		if u := pg.Placed[b].UsedBy; u != "" && u != j.ID {

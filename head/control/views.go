@@ -144,11 +144,11 @@ func (h *Head) Job(_ context.Context, id string) (api.Job, error) {
 
 func groupView(v *state.View, g *state.Group) api.Group {
 	out := api.Group{
-		ID: g.ID, Spec: g.Spec, State: g.State, Job: g.Job, Created: at(g.Created), Placed: at(g.PlacedAt),
+		ID: g.ID, Spec: g.AskedSpec(), State: g.State, Job: g.Job, Created: at(g.Created), Placed: at(g.PlacedAt),
 		Removed: at(g.Removed), Index: g.Index,
 	}
 	for i, b := range g.Placed {
-		out.Bundles = append(out.Bundles, api.Placed{Bundle: int64(i), Node: nodeName(v, b.Node), Devices: b.Devices, UsedBy: b.UsedBy, Spare: i >= len(g.RankBundles())})
+		out.Bundles = append(out.Bundles, api.Placed{Bundle: g.Number(int64(i)), Node: nodeName(v, b.Node), Devices: b.Devices, UsedBy: b.UsedBy, Spare: i >= len(g.RankBundles())})
 	}
 	return out
 }

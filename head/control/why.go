@@ -156,11 +156,19 @@ func (h *Head) startedText(v *state.View, last *state.Attempt) string {
 func (h *Head) whyInGroup(_ *state.View, j *state.Job, g *state.Group) []api.Reason {
 	var out []api.Reason
 	for r := range j.Spec.Ranks {
-		b := state.BundleOf(j.Spec, r)
-		if b >= 0 && b < int64(len(g.Placed)) && g.Placed[b].UsedBy != "" && g.Placed[b].UsedBy != j.ID {
+		n := state.BundleOf(j.Spec, r)
+		b := g.Position(n)
+		if b < 0 {
 			out = append(out, api.Reason{
-				Code: api.ReasonBusy, Text: fmt.Sprintf("bundle %d of placement group %s is used by job %s", b, g.ID, g.Placed[b].UsedBy),
-				Blockers: []string{"job/" + g.Placed[b].UsedBy}, Frees: "the end of job " + g.Placed[b].UsedBy,
+				Code: api.ReasonBusy, Text: fmt.Sprintf("placement group %s was placed without bundle %d, as its roles allow", g.ID, n),
+				Frees: "a placement of the group that has this bundle",
+			})
+			continue
+		}
+		if used := g.Placed[b].UsedBy; used != "" && used != j.ID {
+			out = append(out, api.Reason{
+				Code: api.ReasonBusy, Text: fmt.Sprintf("bundle %d of placement group %s is used by job %s", n, g.ID, used),
+				Blockers: []string{"job/" + used}, Frees: "the end of job " + used,
 			})
 		}
 	}
@@ -178,6 +186,9 @@ func (h *Head) whyGroup(v *state.View, g *state.Group) api.Why {
 		}
 	case api.GroupPlaced:
 		w.Answer = fmt.Sprintf("It holds all of its %d bundles.", len(g.RankBundles()))
+		if a := g.Asked; a != nil {
+			w.Answer = fmt.Sprintf("It holds %d of its %d bundles, with which its roles have their minimums.", len(a.Chosen), len(a.Bundles))
+		}
 		w.Answer += sparesText(sparesView(v, v.Job(g.Job)))
 	case api.GroupRemoving:
 		w.Answer = "It is being removed; what processes still use stays charged until they are proven gone."

@@ -50,7 +50,6 @@ func Validate(spec api.GroupSpec) []api.FieldError {
 		return v.errs // one error for each of them would say no more
 	}
 	v.perNode(&spec)
-	v.wishes(&spec)
 	v.where(spec.Where)
 	v.level(&spec)
 	v.roles(&spec)
@@ -76,16 +75,6 @@ func (v *checker) perNode(s *api.GroupSpec) {
 	case slices.ContainsFunc(s.Bundles[1:], func(b api.Bundle) bool { return bundleKey(&b) != bundleKey(&s.Bundles[0]) }):
 		v.add("/perNode", "goes with equal bundles only")
 	}
-}
-
-// wishes refuses what no phase of the scheduler heeds: a wish is never silently ignored.
-func (v *checker) wishes(s *api.GroupSpec) {
-	refuse := func(given bool, pointer string) {
-		if given {
-			v.add(pointer, "is not supported")
-		}
-	}
-	refuse(len(s.Roles) > 0 || s.Min != 0, "/roles")
 }
 
 // level checks the form of a wish for a level; Never says whether it is declared.

@@ -174,8 +174,13 @@ func (k *taking) write() error {
 	return nil
 }
 
-// place gives a group every bundle or, with an error, nothing (P1, P2).
+// place gives a group every bundle, or as many as its roles demand at least, or, with an
+// error, nothing (P1, P2).
 func (t *tx) place(g *Group, placement []api.Placed) error {
+	placement, err := g.choose(placement)
+	if err != nil {
+		return err
+	}
 	if len(placement) != len(g.Spec.Bundles) {
 		return fmt.Errorf("%d bundles placed of %d", len(placement), len(g.Spec.Bundles))
 	}
@@ -185,7 +190,6 @@ func (t *tx) place(g *Group, placement []api.Placed) error {
 		if p.Bundle != int64(i) {
 			return fmt.Errorf("bundle %d stands at position %d", p.Bundle, i)
 		}
-		var err error
 		if placed[i], err = k.take(i, p, g.Spec.Bundles[i].Resources); err != nil {
 			return err
 		}
@@ -234,6 +238,7 @@ func (t *tx) unplace(g *Group) {
 	if g.Begun != 0 {
 		g.Ran += t.now - g.Begun
 	}
+	g.askAgain()
 	g.Placed, g.Lent, g.Begun, g.Since = nil, nil, 0, t.now
 }
 
@@ -336,6 +341,7 @@ func Check(v *View) error {
 		if len(g.Placed) != want || kept[g.ID] != want {
 			bad("P1: group %s in state %s has %d bundles placed and %d held, wants %d", g.ID, g.State, len(g.Placed), kept[g.ID], want)
 		}
+		checkChosen(g, bad)
 		for i, b := range g.Placed {
 			if h := holds[b.Hold]; h == nil || h.Node != b.Node || h.Bundle != int64(i) || h.Releasing {
 				bad("P1: bundle %d of group %s names hold %s, which is not its own", i, g.ID, b.Hold)

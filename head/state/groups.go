@@ -69,7 +69,11 @@ func (t *tx) placedEvent(g *Group) {
 	if g.Job != "" {
 		object, kind = "job/"+g.Job, "job-placed"
 	}
-	t.event(kind, object, "%s on %s", plural(len(g.Placed), "bundle"), plural(len(nodes), "node"))
+	bundles := plural(len(g.Placed), "bundle")
+	if g.Asked != nil {
+		bundles = fmt.Sprintf("%d of %s", len(g.Placed), plural(len(g.Asked.Bundles), "bundle"))
+	}
+	t.event(kind, object, "%s on %s", bundles, plural(len(nodes), "node"))
 }
 
 func placeGroup(t *tx, c PlaceGroup) any {
@@ -195,7 +199,7 @@ func (t *tx) former(g *Group) []api.Placed {
 	var out []api.Placed
 	for i, b := range g.Placed {
 		if n := t.Node(b.Node); n != nil && n.Schedulable() && !t.dirty(b) {
-			out = append(out, api.Placed{Bundle: int64(i), Node: b.Node, Devices: b.Devices})
+			out = append(out, api.Placed{Bundle: g.Number(int64(i)), Node: b.Node, Devices: b.Devices})
 		}
 	}
 	return out

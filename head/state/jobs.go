@@ -53,9 +53,14 @@ func submitJob(t *tx, c SubmitJob) any {
 		if g == nil || g.State == api.GroupRemoving {
 			return refuse("not-found", "no placement group "+c.Group)
 		}
+		asked := int64(len(g.AskedSpec().Bundles))
 		for r := range c.Spec.Ranks {
-			if b := bundleOf(c.Spec, r); b < 0 || b >= int64(len(g.Spec.Bundles)) {
-				return refuse("invalid", fmt.Sprintf("rank %d wants bundle %d; group %s has %d", r, b, g.ID, len(g.Spec.Bundles)))
+			b := bundleOf(c.Spec, r)
+			if b < 0 || b >= asked {
+				return refuse("invalid", fmt.Sprintf("rank %d wants bundle %d; group %s has %d", r, b, g.ID, asked))
+			}
+			if g.Asked != nil && g.Position(b) < 0 {
+				return refuse("conflict", fmt.Sprintf("rank %d wants bundle %d; group %s was placed without it and holds %v", r, b, g.ID, g.Asked.Chosen))
 			}
 		}
 	}
@@ -79,7 +84,8 @@ func bundleOf(s api.JobSpec, rank int64) int64 {
 	return s.Bundles[rank]
 }
 
-// BundleOf says which bundle a rank uses: its own number, or the one the spec names.
+// BundleOf is the number of the bundle that a rank uses: that of the rank, or the one the
+// spec names. Group.Position says where it stands.
 func BundleOf(s api.JobSpec, rank int64) int64 { return bundleOf(s, rank) }
 
 func stopJob(t *tx, c StopJob) any {
@@ -230,10 +236,10 @@ func (t *tx) startAttempt(w *Job, c *AttemptStart) (any, any) {
 		}
 		b := &gw.Placed[r.Bundle]
 		if b.Node != r.Node {
-			return nil, refuse("stale", fmt.Sprintf("bundle %d of %s stands on %s, not on %s", r.Bundle, g.ID, b.Node, r.Node))
+			return nil, refuse("stale", fmt.Sprintf("bundle %d of %s stands on %s, not on %s", g.Number(r.Bundle), g.ID, b.Node, r.Node))
 		}
 		if b.UsedBy != "" && b.UsedBy != w.ID {
-			return nil, refuse("conflict", fmt.Sprintf("bundle %d of %s is used by %s", r.Bundle, g.ID, b.UsedBy))
+			return nil, refuse("conflict", fmt.Sprintf("bundle %d of %s is used by %s", g.Number(r.Bundle), g.ID, b.UsedBy))
 		}
 		if n := t.Node(r.Node); n == nil || n.State != api.NodeReady {
 			return nil, refuse("conflict", "node "+r.Node+" is not ready")

@@ -25,7 +25,8 @@ type world struct {
 	seqs   map[string]uint64
 	groups map[string][]api.Placed // placed ones
 	specs  map[string]api.GroupSpec
-	procs  map[string]*ghost // by allocation
+	asked  map[string]api.GroupSpec // of groups with roles
+	procs  map[string]*ghost        // by allocation
 	ended  map[string]api.JobState
 	newest map[string]int64 // committed step by run
 	gen    uint64
@@ -77,11 +78,18 @@ func (w *world) groupIDs() []string {
 // placement draws one, mostly of the right length and on nodes that exist.
 func (w *world) placement(spec api.GroupSpec) []api.Placed {
 	n := len(spec.Bundles)
+	left := map[int]bool{}
+	for i := range n {
+		left[i] = len(spec.Roles) > 0 && w.draw("left out", 3) == 0
+	}
 	if w.draw("wrong length", 8) == 0 {
 		n = w.draw("length", 4)
 	}
 	var out []api.Placed
 	for i := range n {
+		if left[i] {
+			continue
+		}
 		p := api.Placed{Bundle: int64(i), Node: w.pick("node", worldNodes)}
 		if i < len(spec.Bundles) && spec.Bundles[i].GPUs > 0 {
 			p.Devices = []string{fmt.Sprintf("%s-gpu-%d", p.Node, w.draw("device", 2))}
@@ -109,6 +117,9 @@ func (w *world) settleGroups() {
 	w.groups = map[string][]api.Placed{}
 	for _, g := range w.s.View().Groups() {
 		w.specs[g.ID] = g.Spec
+		if g.State == api.GroupPlaced {
+			w.wholeRoles(g)
+		}
 		if g.State != api.GroupPlaced {
 			continue
 		}
@@ -337,7 +348,7 @@ func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{
 			machine: newMachine(rt), rt: rt, boots: map[string]int{}, seqs: map[string]uint64{}, groups: map[string][]api.Placed{},
-			specs: map[string]api.GroupSpec{}, procs: map[string]*ghost{}, ended: map[string]api.JobState{}, newest: map[string]int64{},
+			specs: map[string]api.GroupSpec{}, asked: map[string]api.GroupSpec{}, procs: map[string]*ghost{}, ended: map[string]api.JobState{}, newest: map[string]int64{},
 		}
 		for _, n := range worldNodes {
 			w.register(n, true)
@@ -356,6 +367,7 @@ func TestModel(t *testing.T) {
 			"group": func(*rapid.T) {
 				w.jobs++
 				gs := w.groupSpec()
+				w.inRoles(&gs)
 				w.do(KindCreateGroup, CreateGroup{ID: fmt.Sprintf("g%d", w.jobs), Spec: gs, Placement: w.placement(gs)})
 			},
 			"place": func(*rapid.T) {

@@ -97,6 +97,8 @@ type Group struct {
 	Waiting  int64          `json:"waiting,omitempty"` // since when a released group of hosts waits
 	Why      string         `json:"why,omitempty"`
 	Index    uint64         `json:"index"`
+	// Asked is what it asked for, where it holds less.
+	Asked *Asked `json:"asked,omitempty"`
 	// Former is what it held and was still well when it lost the rest; it is planned for the
 	// group until FormerUntil, ns.
 	Former      []api.Placed `json:"former,omitempty"`
