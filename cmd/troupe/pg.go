@@ -211,7 +211,11 @@ func (a *app) pgList() *cobra.Command {
 					if len(g.Spec.Bundles) > 0 {
 						each = resourcesText(g.Spec.Bundles[0].Resources)
 					}
-					t.add(g.ID, string(g.State), fmt.Sprint(len(g.Spec.Bundles)), string(g.Spec.Strategy), each, fmt.Sprint(len(nodes)), g.Job, a.when(g.Created), reason)
+					bundles := fmt.Sprint(len(g.Spec.Bundles))
+					if n := len(g.Bundles); len(g.Spec.Roles) > 0 && n > 0 && n < len(g.Spec.Bundles) {
+						bundles = fmt.Sprintf("%d/%d", n, len(g.Spec.Bundles)) // as its roles allow
+					}
+					t.add(g.ID, string(g.State), bundles, string(g.Spec.Strategy), each, fmt.Sprint(len(nodes)), g.Job, a.when(g.Created), reason)
 				}
 				return t
 			})
