@@ -18,7 +18,7 @@ func twoRoles(least int64) api.GroupSpec {
 	return s
 }
 
-func numbered(node string, bundles ...int64) []api.Placed {
+func standsOn(node string, bundles ...int64) []api.Placed {
 	var out []api.Placed
 	for _, b := range bundles {
 		out = append(out, api.Placed{Bundle: b, Node: node})
@@ -48,7 +48,7 @@ func TestPlaceFewerOfARole(t *testing.T) {
 			m := newMachine(t)
 			m.node("n1", 0)
 			m.ok(KindCreateGroup, CreateGroup{ID: "g", Spec: twoRoles(tc.least)})
-			r := m.do(KindPlaceGroup, PlaceGroup{Group: "g", Placement: numbered("n1", tc.bundles...)})
+			r := m.do(KindPlaceGroup, PlaceGroup{Group: "g", Placement: standsOn("n1", tc.bundles...)})
 			g := m.s.View().Group("g")
 			if tc.refusal != "" {
 				if ref, bad := r.(*Refused); !bad || !strings.Contains(ref.Text, tc.refusal) || g.State != api.GroupPending || m.s.View().UseOf("n1").CPU != 0 {
@@ -74,7 +74,7 @@ func TestChooseAgain(t *testing.T) {
 	m := newMachine(t)
 	m.node("n1", 0)
 	m.node("n2", 0)
-	m.ok(KindCreateGroup, CreateGroup{ID: "g", Spec: twoRoles(0), Placement: numbered("n1", 0, 2, 4)})
+	m.ok(KindCreateGroup, CreateGroup{ID: "g", Spec: twoRoles(0), Placement: standsOn("n1", 0, 2, 4)})
 	job := func(id string, bundles ...int64) SubmitJob {
 		return SubmitJob{ID: id, Spec: api.JobSpec{Name: id, Ranks: int64(len(bundles)), PlacementGroup: "g", Bundles: bundles}, Group: "g"}
 	}
@@ -100,7 +100,7 @@ func TestChooseAgain(t *testing.T) {
 	if g.Asked != nil || fmt.Sprint(g.Spec) != fmt.Sprint(twoRoles(0)) || len(g.Former) != 1 || g.Former[0].Bundle != 2 {
 		t.Fatalf("released: %+v", g)
 	}
-	m.ok(KindPlaceGroup, PlaceGroup{Group: "g", Placement: numbered("n2", 0, 1, 2, 3, 4)})
+	m.ok(KindPlaceGroup, PlaceGroup{Group: "g", Placement: standsOn("n2", 0, 1, 2, 3, 4)})
 	if g = m.s.View().Group("g"); g.Asked != nil || len(g.Placed) != 5 || g.Position(1) != 1 {
 		t.Fatalf("placed whole: %+v", g)
 	}
