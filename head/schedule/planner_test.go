@@ -214,18 +214,19 @@ func TestPropFewerWishesNeverHurt(t *testing.T) {
 		if Plan(s, epoch)[0].Bundles == nil {
 			return
 		}
-		c := rapid.SampledFrom(constraints).Draw(t, "dropped")
-		less := *r
-		if !c.drop(&less) {
-			if c.name == "excluded nodes" {
-				dropped[c.name]++ // none are drawn
+		for _, c := range constraints {
+			less := *r
+			if !c.drop(&less) {
+				if c.name == "excluded nodes" {
+					dropped[c.name]++ // none are drawn
+				}
+				continue
 			}
-			return
-		}
-		dropped[c.name]++
-		s.Pending = []*Request{&less}
-		if Plan(s, epoch)[0].Bundles == nil {
-			t.Fatalf("placeable as %+v, not without %s", r.Spec, c.name)
+			dropped[c.name]++
+			s.Pending = []*Request{&less}
+			if Plan(s, epoch)[0].Bundles == nil {
+				t.Fatalf("placeable as %+v, not without %s", r.Spec, c.name)
+			}
 		}
 	})
 	if len(dropped) < len(constraints) {
