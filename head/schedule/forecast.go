@@ -44,7 +44,7 @@ func (r *Result) Forecast(group string) (Forecast, bool) {
 // waitsFor lists who has to have ended on the nodes of a planned start before it, the last
 // to end first. Those that hold nothing that it needs are not told apart from the others.
 func (p *profile) waitsFor(e *plannedStart) []*occupant {
-	seen := map[*occupant]bool{}
+	p.lists++
 	var out []*occupant
 	node := -1
 	for _, sp := range e.spots {
@@ -54,15 +54,19 @@ func (p *profile) waitsFor(e *plannedStart) []*occupant {
 		node = sp.node
 		for _, stays := range [][]stay{p.nodes[node].running, p.nodes[node].planned} {
 			for i := range stays {
-				if s := &stays[i]; s.to <= e.from && !seen[s.who] {
-					seen[s.who] = true
+				if s := &stays[i]; s.to <= e.from && s.who.listed != p.lists {
+					s.who.listed = p.lists
 					out = append(out, s.who)
 				}
 			}
 		}
 	}
 	slices.SortFunc(out, func(a, b *occupant) int {
-		return cmp.Or(cmp.Compare(b.ends, a.ends), naturalCompare(a.name, b.name), cmp.Compare(a.group, b.group))
+		// Names are seldom needed, and long to compare.
+		if a.ends != b.ends {
+			return cmp.Compare(b.ends, a.ends)
+		}
+		return cmp.Or(naturalCompare(a.name, b.name), cmp.Compare(a.group, b.group))
 	})
 	return out
 }

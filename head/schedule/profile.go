@@ -40,6 +40,7 @@ type profile struct {
 	// used are the states that scratch has now, spare those of before, to be used again.
 	used, spare []*nodeState
 	room        []int32 // by node; all zero between two uses
+	lists       uint64  // counts lists of occupants
 }
 
 // trial sees the profile as if victims had left, and without what was planned for who they
@@ -82,6 +83,7 @@ type occupant struct {
 	assumed       string // why it is expected to end then
 	nodes         []int
 	passing       bool          // known for one cycle only
+	listed        uint64        // the list that it was put on last
 	start         *plannedStart // nil: it runs
 }
 
