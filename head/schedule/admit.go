@@ -165,6 +165,7 @@ func (q *quotas) reason(r *Request, c *charging, f refusal) api.Reason {
 		}
 	case checkKept:
 		return q.keptReason(c, f)
+	case checkGuarantee, checkLimit:
 	}
 	return q.quotaReason(f)
 }

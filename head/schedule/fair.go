@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -79,8 +80,8 @@ func (t *shares) leaf(tenant, queue, user string) *portion {
 	a := t.f.of(tenant, queue)
 	n := t.all[0]
 	for _, part := range [][]*account{a.path[:a.shared], a.path[a.shared:]} {
-		for i := len(part) - 1; i >= 0; i-- {
-			n = t.below(n, part[i])
+		for _, x := range slices.Backward(part) {
+			n = t.below(n, x)
 		}
 	}
 	order := ""

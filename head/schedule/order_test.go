@@ -33,6 +33,7 @@ func (b requestBuilder) maxWait(d time.Duration) requestBuilder {
 	b.request.Spec.MaxWait = unit.Duration(d)
 	return b
 }
+
 func (b requestBuilder) deadline(in time.Duration) requestBuilder {
 	b.request.Spec.Deadline = epoch.Add(in)
 	return b

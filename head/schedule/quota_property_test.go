@@ -87,8 +87,10 @@ func drawQueues(t *rapid.T) *Snapshot {
 		}
 	}
 	for i := range rapid.IntRange(0, 3).Draw(t, "holders") {
-		h := &Holder{Group: fmt.Sprintf("h%d", i), GPUs: rapid.Int64Range(0, 2).Draw(t, "held"), Spec: &api.GroupSpec{}, User: "ann",
-			Releasing: rapid.IntRange(0, 4).Draw(t, "releasing") == 0}
+		h := &Holder{
+			Group: fmt.Sprintf("h%d", i), GPUs: rapid.Int64Range(0, 2).Draw(t, "held"), Spec: &api.GroupSpec{}, User: "ann",
+			Releasing: rapid.IntRange(0, 4).Draw(t, "releasing") == 0,
+		}
 		place(h.Spec)
 		s.Holders = append(s.Holders, h)
 	}

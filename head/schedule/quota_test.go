@@ -72,65 +72,111 @@ func TestQuotas(t *testing.T) {
 		in   *Snapshot
 		want string
 	}{
-		{"a gang beyond its guarantee gets nothing, though the nodes have room",
-			cluster(aNode("n1").gpus(12, 72)).queues(guaranteed(tenant("a"), 8)).pending(gang("x", 12, one).of("a", "")), ""},
-		{"within the guarantee it starts",
-			cluster(eight()).queues(guaranteed(tenant("a"), 8)).pending(gang("x", 8, one).of("a", "")), "x"},
-		{"two of one tenant do not get the same room",
-			cluster(eight()).queues(guaranteed(tenant("a"), 6)).pending(gang("x", 4, one).of("a", ""), gang("y", 4, one).of("a", "")), "x"},
-		{"what does not fit the quota holds up nothing behind it",
-			cluster(eight()).queues(guaranteed(tenant("a"), 4)).pending(gang("x", 5, one).of("a", ""), gang("y", 4, one).of("a", "")), "y"},
-		{"preemptible work may go beyond the guarantee, where others do not use theirs",
-			cluster(eight()).queues(guaranteed(tenant("a"), 2), guaranteed(tenant("b"), 6)).pending(gang("x", 8, one).of("a", "").preemptible()), "x"},
-		{"but not beyond the limit",
-			cluster(eight()).queues(limited(guaranteed(tenant("a"), 2), 4)).pending(gang("x", 5, one).of("a", "").preemptible(), gang("y", 4, one).of("a", "").preemptible()), "y"},
-		{"and not what others keep for themselves",
-			cluster(eight()).queues(tenant("a"), lends(guaranteed(tenant("b"), 6), 2)).pending(gang("x", 5, one).of("a", "").preemptible(), gang("y", 4, one).of("a", "").preemptible()), "y"},
-		{"what a tenant keeps it may use for preemptible work of its own",
-			cluster(eight()).queues(tenant("a"), lends(guaranteed(tenant("b"), 6), 0)).pending(gang("x", 8, one).of("b", "").preemptible()), "x"},
-		{"what is kept and used already is not kept twice",
+		{
+			"a gang beyond its guarantee gets nothing, though the nodes have room",
+			cluster(aNode("n1").gpus(12, 72)).queues(guaranteed(tenant("a"), 8)).pending(gang("x", 12, one).of("a", "")), "",
+		},
+		{
+			"within the guarantee it starts",
+			cluster(eight()).queues(guaranteed(tenant("a"), 8)).pending(gang("x", 8, one).of("a", "")), "x",
+		},
+		{
+			"two of one tenant do not get the same room",
+			cluster(eight()).queues(guaranteed(tenant("a"), 6)).pending(gang("x", 4, one).of("a", ""), gang("y", 4, one).of("a", "")), "x",
+		},
+		{
+			"what does not fit the quota holds up nothing behind it",
+			cluster(eight()).queues(guaranteed(tenant("a"), 4)).pending(gang("x", 5, one).of("a", ""), gang("y", 4, one).of("a", "")), "y",
+		},
+		{
+			"preemptible work may go beyond the guarantee, where others do not use theirs",
+			cluster(eight()).queues(guaranteed(tenant("a"), 2), guaranteed(tenant("b"), 6)).pending(gang("x", 8, one).of("a", "").preemptible()), "x",
+		},
+		{
+			"but not beyond the limit",
+			cluster(eight()).queues(limited(guaranteed(tenant("a"), 2), 4)).pending(gang("x", 5, one).of("a", "").preemptible(), gang("y", 4, one).of("a", "").preemptible()), "y",
+		},
+		{
+			"and not what others keep for themselves",
+			cluster(eight()).queues(tenant("a"), lends(guaranteed(tenant("b"), 6), 2)).pending(gang("x", 5, one).of("a", "").preemptible(), gang("y", 4, one).of("a", "").preemptible()), "y",
+		},
+		{
+			"what a tenant keeps it may use for preemptible work of its own",
+			cluster(eight()).queues(tenant("a"), lends(guaranteed(tenant("b"), 6), 0)).pending(gang("x", 8, one).of("b", "").preemptible()), "x",
+		},
+		{
+			"what is kept and used already is not kept twice",
 			cluster(eight().taken(0, 1, 2, 3)).queues(tenant("a"), lends(guaranteed(tenant("b"), 4), 0)).heldBy(working("h", "b", "", "", 4, false)).
-				pending(gang("x", 4, one).of("a", "").preemptible()), "x"},
-		{"a tenant keeps what its children keep, not twice",
+				pending(gang("x", 4, one).of("a", "").preemptible()), "x",
+		},
+		{
+			"a tenant keeps what its children keep, not twice",
 			cluster(eight()).queues(tenant("a"), lends(guaranteed(tenant("b"), 4), 0), lends(guaranteed(queue("q", "b"), 4), 0)).
-				pending(gang("x", 4, one).of("a", "").preemptible()), "x"},
-		{"a waiting head of the line does not stop the use of idle quota",
+				pending(gang("x", 4, one).of("a", "").preemptible()), "x",
+		},
+		{
+			"a waiting head of the line does not stop the use of idle quota",
 			cluster(eight().taken(0, 1, 2, 3)).queues(guaranteed(tenant("a"), 8), tenant("b")).heldBy(working("h", "a", "", "", 4, false)).
-				pending(gang("head", 8, one).of("a", ""), gang("spare", 4, one).of("b", "").preemptible()), "spare"},
-		{"all above a queue have to allow it",
+				pending(gang("head", 8, one).of("a", ""), gang("spare", 4, one).of("b", "").preemptible()), "spare",
+		},
+		{
+			"all above a queue have to allow it",
 			cluster(eight()).queues(guaranteed(tenant("a"), 8), guaranteed(queue("q", "a"), 4), guaranteed(queue("r", "a"), 6)).
-				pending(gang("x", 4, one).of("a", "q"), gang("y", 5, one).of("a", "r"), gang("z", 4, one).of("a", "r")), "x z"},
-		{"in a queue of nobody's the tenant's own quota counts as well",
-			cluster(eight()).queues(guaranteed(tenant("a"), 2), guaranteed(queue("q", ""), 4)).pending(gang("x", 3, one).of("a", "q"), gang("y", 2, one).of("a", "q")), "y"},
-		{"what is being released is charged to nobody's quota",
+				pending(gang("x", 4, one).of("a", "q"), gang("y", 5, one).of("a", "r"), gang("z", 4, one).of("a", "r")), "x z",
+		},
+		{
+			"in a queue of nobody's the tenant's own quota counts as well",
+			cluster(eight()).queues(guaranteed(tenant("a"), 2), guaranteed(queue("q", ""), 4)).pending(gang("x", 3, one).of("a", "q"), gang("y", 2, one).of("a", "q")), "y",
+		},
+		{
+			"what is being released is charged to nobody's quota",
 			cluster(eight().taken(0, 1)).queues(guaranteed(tenant("a"), 2)).heldBy(with2(working("h", "a", "", "", 2, false), func(h *Holder) { h.Releasing = true })).
-				pending(gang("x", 2, one).of("a", "")), "x"},
-		{"shares of devices count",
-			cluster(eight()).queues(guaranteed(tenant("a"), 1)).pending(gang("x", 2, share(400)).of("a", ""), gang("y", 1, share(300)).of("a", ""), gang("z", 1, share(200)).of("a", "")), "x z"},
-		{"CPUs and memory count",
-			cluster(eight()).queues(with(tenant("a"), func(q *api.Queue) { q.Limit = amounts("cpu", 4000) })).pending(gang("x", 1, cpus(5)).of("a", ""), gang("y", 2, cpus(2)).of("a", "")), "y"},
-		{"a limit on a class of devices holds beside the one on all of them",
+				pending(gang("x", 2, one).of("a", "")), "x",
+		},
+		{
+			"shares of devices count",
+			cluster(eight()).queues(guaranteed(tenant("a"), 1)).pending(gang("x", 2, share(400)).of("a", ""), gang("y", 1, share(300)).of("a", ""), gang("z", 1, share(200)).of("a", "")), "x z",
+		},
+		{
+			"CPUs and memory count",
+			cluster(eight()).queues(with(tenant("a"), func(q *api.Queue) { q.Limit = amounts("cpu", 4000) })).pending(gang("x", 1, cpus(5)).of("a", ""), gang("y", 2, cpus(2)).of("a", "")), "y",
+		},
+		{
+			"a limit on a class of devices holds beside the one on all of them",
 			cluster(aNode("n1").gpus(4, 72).model("H").label("is", "h"), aNode("n2").gpus(4, 72).model("T")).queues(with(tenant("a"), func(q *api.Queue) { q.Limit = amounts("gpu", 4000, "gpu:H", 2000) })).
-				pending(gang("typed", 3, labelled(one, "is", "h")).of("a", ""), gang("large", 5, one).of("a", "")), ""},
-		{"a class without room is left alone, another one is taken",
+				pending(gang("typed", 3, labelled(one, "is", "h")).of("a", ""), gang("large", 5, one).of("a", "")), "",
+		},
+		{
+			"a class without room is left alone, another one is taken",
 			cluster(aNode("n1").gpus(4, 72).model("H"), aNode("n2").gpus(4, 72).model("T")).queues(with(tenant("a"), func(q *api.Queue) { q.Limit = amounts("gpu:H", 1000) })).
-				pending(gang("x", 4, one).of("a", ""), gang("y", 2, one).of("a", "")), "x"},
-		{"a typed limit counts what is held, in one class and in all",
+				pending(gang("x", 4, one).of("a", ""), gang("y", 2, one).of("a", "")), "x",
+		},
+		{
+			"a typed limit counts what is held, in one class and in all",
 			cluster(aNode("n1").gpus(2, 72).model("H").taken(0)).queues(with(tenant("a"), func(q *api.Queue) { q.Limit = amounts("gpu", 2000, "gpu:H", 1000) })).
 				heldBy(with2(holder("h", aNode("n1").gpus(2, 72).model("H").node, 0), func(h *Holder) { h.Spec = &api.GroupSpec{Tenant: "a"} })).
-				pending(gang("x", 1, one).of("a", "")), ""},
-		{"a paused queue starts nothing, nor does what is below a paused tenant",
+				pending(gang("x", 1, one).of("a", "")), "",
+		},
+		{
+			"a paused queue starts nothing, nor does what is below a paused tenant",
 			cluster(eight()).queues(with(tenant("a"), func(q *api.Queue) { q.Paused = "upgrade" }), queue("q", "a"), queue("r", "")).
-				pending(gang("x", 1, one).of("a", "q"), gang("y", 1, one).of("", "r")), "y"},
-		{"a queue has its pools",
+				pending(gang("x", 1, one).of("a", "q"), gang("y", 1, one).of("", "r")), "y",
+		},
+		{
+			"a queue has its pools",
 			cluster(eight().pool("p")).queues(with(queue("q", ""), func(q *api.Queue) { q.Pools = []string{"p"} }), with(queue("r", ""), func(q *api.Queue) { q.Pools = []string{"other"} })).
-				pending(gang("x", 1, one).of("", "q").pool("p"), gang("y", 1, one).of("", "r").pool("p"), gang("z", 1, one).of("", "q")), "x"},
-		{"an unknown tenant or queue gets nothing",
-			cluster(eight()).queues(tenant("a")).pending(gang("x", 1, one).of("b", ""), gang("y", 1, one).of("a", "none")), ""},
+				pending(gang("x", 1, one).of("", "q").pool("p"), gang("y", 1, one).of("", "r").pool("p"), gang("z", 1, one).of("", "q")), "x",
+		},
+		{
+			"an unknown tenant or queue gets nothing",
+			cluster(eight()).queues(tenant("a")).pending(gang("x", 1, one).of("b", ""), gang("y", 1, one).of("a", "none")), "",
+		},
 		{"without a tree all names are as good as another", cluster(eight()).pending(gang("x", 1, one).of("b", "c")), "x"},
-		{"a group that may start smaller does as far as the quota goes",
+		{
+			"a group that may start smaller does as far as the quota goes",
 			cluster(eight().taken(0, 1, 2)).queues(limited(tenant("a"), 5)).heldBy(working("h", "a", "", "", 3, false)).
-				pending(gang("x", 5, one).of("a", "").roles(0, api.Role{Name: "w", Bundles: 5, Min: 1})), "x"},
+				pending(gang("x", 5, one).of("a", "").roles(0, api.Role{Name: "w", Bundles: 5, Min: 1})), "x",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := started(Plan(tc.in, epoch)); got != tc.want {
