@@ -63,6 +63,11 @@ func (p *profile) begin(order []*Request, age time.Duration) {
 		}
 	}
 	p.list = slices.DeleteFunc(p.list, func(e *plannedStart) bool { return e.cycle != p.cycle })
+	for _, e := range p.list { // the use of capacities was counted anew
+		if e.in {
+			p.pools.take(e.request, e.spots, e.from, e.to, e.who)
+		}
+	}
 	slices.SortStableFunc(p.list, func(a, b *plannedStart) int { return a.turn - b.turn })
 }
 
@@ -86,6 +91,9 @@ func (p *profile) drop(e *plannedStart) {
 		e.in = false
 		p.work += len(e.who.nodes)
 		p.remove(e.who)
+		if len(e.request.Spec.Uses) > 0 {
+			p.pools.giveBack(e.who)
+		}
 	}
 }
 
@@ -141,7 +149,7 @@ func (p *profile) add(e *plannedStart) {
 		p.log = append(p.log, int32(sp.node))
 		e.who.nodes = append(e.who.nodes, sp.node)
 	}
-	p.pools.take(e.request, e.spots, e.from, e.to)
+	p.pools.take(e.request, e.spots, e.from, e.to, e.who)
 }
 
 // begun puts a group into the profile that has been placed in its turn.

@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -38,25 +39,26 @@ func newPools(p *profile) *pools {
 // left is what a pool can ever give.
 func (c *pool) left() int64 { return max(0, c.Total-max(0, c.Overhead)) }
 
-// most is the largest use of a domain within a time.
-func (c *pool) most(domain string, from, to int64) int64 {
+// most is the largest use of a domain within a time, by what runs, what is planned before a
+// turn, and nobody who is gone in a trial.
+func (c *pool) most(t *trial, turn int, domain string, from, to int64) int64 {
 	uses := c.domains[domain]
-	at := func(t int64) int64 {
+	most := func(at int64) int64 {
 		var sum int64
 		for i := range uses {
-			if u := &uses[i]; u.from <= t && t < u.to {
+			if u := &uses[i]; u.from <= at && at < u.to && (turn == math.MaxInt || u.who.start == nil || u.who.start.turn < turn) && !t.without(u.who) {
 				sum = satAdd(sum, u.n)
 			}
 		}
 		return sum
 	}
-	most := at(from)
+	out := most(from)
 	for i := range uses {
-		if t := uses[i].from; from < t && t < to {
-			most = max(most, at(t))
+		if at := uses[i].from; from < at && at < to {
+			out = max(out, most(at))
 		}
 	}
-	return most
+	return out
 }
 
 // domainOf is the part of a pool that a node uses; false: the node is in no domain of its
@@ -82,7 +84,7 @@ func (ps *pools) counts(c *pool, nodes []int) (map[string]int64, bool) {
 }
 
 // holds reports whether all pools that a request uses have room for it at its spots.
-func (ps *pools) holds(r *Request, spots []spot, from, to int64) bool {
+func (ps *pools) holds(r *Request, turn int, spots []spot, from, to int64) bool {
 	for _, u := range r.Spec.Uses {
 		c := ps.byName[u.Of]
 		if u.N <= 0 {
@@ -96,7 +98,7 @@ func (ps *pools) holds(r *Request, spots []spot, from, to int64) bool {
 			return false
 		}
 		for at, n := range counts {
-			if satAdd(c.most(at, from, to), satMul(u.N, n)) > c.left() {
+			if satAdd(c.most(&ps.p.trial, turn, at, from, to), satMul(u.N, n)) > c.left() {
 				return false
 			}
 		}
@@ -113,9 +115,18 @@ func nodesAt(spots []spot) []int {
 }
 
 // take charges a group at its spots.
-func (ps *pools) take(r *Request, spots []spot, from, to int64) {
+func (ps *pools) take(r *Request, spots []spot, from, to int64, who *occupant) {
 	if len(r.Spec.Uses) > 0 {
-		ps.charge(r.Spec.Uses, nodesAt(spots), from, to, &occupant{group: r.ID, name: r.called(), ends: to, assumed: r.assumed(), from: from})
+		ps.charge(r.Spec.Uses, nodesAt(spots), from, to, who)
+	}
+}
+
+// giveBack takes out what somebody uses.
+func (ps *pools) giveBack(who *occupant) {
+	for _, c := range ps.byName {
+		for at := range c.domains {
+			c.domains[at] = slices.DeleteFunc(c.domains[at], func(u use) bool { return u.who == who })
+		}
 	}
 }
 
@@ -159,7 +170,7 @@ func (ps *pools) roomFrom(r *Request, fewest, at, to int64) int64 {
 			if c.Level != "" {
 				continue
 			}
-			for satAdd(c.most("", at, at+dur), need) > c.left() {
+			for satAdd(c.most(&ps.p.trial, math.MaxInt, "", at, at+dur), need) > c.left() {
 				next := int64(forever)
 				for i := range c.domains[""] {
 					if e := c.domains[""][i].to; e > at {
@@ -178,7 +189,7 @@ func (ps *pools) roomFrom(r *Request, fewest, at, to int64) int64 {
 
 // limit lets each node hold no more bundles than the pools of its domains have room for,
 // those first that hold most. False: there is not enough.
-func (ps *pools) limit(r *Request, d *demand, o *overlay, nodes []int, from, to int64) bool {
+func (ps *pools) limit(r *Request, turn int, d *demand, o *overlay, nodes []int, from, to int64) bool {
 	order := make([]int, len(nodes))
 	counts := make([]int64, len(nodes))
 	for i, ni := range nodes {
@@ -205,7 +216,7 @@ func (ps *pools) limit(r *Request, d *demand, o *overlay, nodes []int, from, to 
 				continue
 			}
 			if _, known := room[at]; !known {
-				room[at] = max(0, c.left()-c.most(at, from, to)) / u.N
+				room[at] = max(0, c.left()-c.most(&ps.p.trial, turn, at, from, to)) / u.N
 			}
 			if counts[i] = min(counts[i], room[at]); counts[i] < d.perNode {
 				counts[i] = 0
@@ -251,7 +262,7 @@ func CapacityUses(s *Snapshot, now time.Time) []CapacityUse {
 			domains[""] = true
 		}
 		for _, at := range sortedKeys(domains) {
-			u := CapacityUse{Capacity: name, Domain: at, Total: c.Total, Overhead: c.Overhead, Unit: c.Unit, Used: c.most(at, p.now, p.now+1)}
+			u := CapacityUse{Capacity: name, Domain: at, Total: c.Total, Overhead: c.Overhead, Unit: c.Unit, Used: c.most(&p.trial, math.MaxInt, at, p.now, p.now+1)}
 			u.Headroom = max(0, c.left()-u.Used)
 			for _, x := range c.domains[at] {
 				u.By = append(u.By, x.who.name)

@@ -272,13 +272,13 @@ func (p *profile) placeOn(r *Request, d *demand, turn int, nodes []int, at, to i
 	}
 	defer func() { p.spare = append(p.spare, p.used...); p.used = p.used[:0] }()
 	got := place(o, d)
-	if got.spots == nil || p.pools.holds(r, got.spots, at, to) {
+	if got.spots == nil || p.pools.holds(r, turn, got.spots, at, to) {
 		return got
 	}
-	if !p.pools.limit(r, d, o, nodes, at, to) {
+	if !p.pools.limit(r, turn, d, o, nodes, at, to) {
 		return outcome{}
 	}
-	if got = place(o, d); got.spots == nil || !p.pools.holds(r, got.spots, at, to) {
+	if got = place(o, d); got.spots == nil || !p.pools.holds(r, turn, got.spots, at, to) {
 		return outcome{}
 	}
 	return got

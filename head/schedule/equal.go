@@ -69,8 +69,8 @@ func (a *area) crowd(ni int) int64 {
 	if a.o.topo == nil {
 		return 0
 	}
-	for level := len(a.o.topo.of) - 1; level >= 0; level-- {
-		if di := a.o.topo.of[level][ni]; di != none {
+	for _, of := range slices.Backward(a.o.topo.of) {
+		if di := of[ni]; di != none {
 			return a.tallies[0].in[di]
 		}
 	}

@@ -38,8 +38,8 @@ type explainer struct {
 func newExplainer(c *cycle, free *overlay) *explainer {
 	s, now, placed := c.s, c.now, c.placed
 	x := &explainer{s: s, quotas: c.quotas, turns: c.turns, free: free, now: now, start: free.clone(), fresh: map[string]*Request{}, grounds: c.grounds, c: c, fits: map[string]bool{}}
-	for i := len(c.changes) - 1; i >= 0; i-- {
-		x.start.nodes[c.changes[i].ni] = c.changes[i].old
+	for _, was := range slices.Backward(c.changes) {
+		x.start.nodes[was.ni] = was.old
 	}
 	x.grounds.fill(s)
 	x.empty, x.at = x.grounds.empty.clone(), x.grounds.at
@@ -364,15 +364,15 @@ func (x *explainer) frees(d *demand, blockers []*Holder, cure bool) string {
 func (x *explainer) fitsWithout(d *demand, gone []*Holder) bool {
 	o := x.free
 	defer o.back(o.mark())
-	for i := range gone {
-		if len(gone[i].Bundles) == 0 {
+	for _, h := range gone {
+		if len(h.Bundles) == 0 {
 			return false
 		}
-		for _, b := range gone[i].Bundles {
+		for _, b := range h.Bundles {
 			if ni, ok := x.at[b.Node]; ok {
 				n := o.nodes[ni].clone()
 				n.giveBack(b)
-				if n.held == gone[i].Group {
+				if n.held == h.Group {
 					n.held = ""
 				}
 				o.set(ni, n)

@@ -220,5 +220,5 @@ func (p *profile) started(r *Request, turn int, spots []spot) {
 		p.displace(sp.node, turn, end)
 		p.run(sp.node, p.stayOf(sp, p.now, end, who))
 	}
-	p.pools.take(r, spots, p.now, end)
+	p.pools.take(r, spots, p.now, end, who)
 }

@@ -74,7 +74,7 @@ func (a *area) domains(level int) []int32 {
 func (a *area) pack(need int64, spots []spot) []spot {
 	t := a.o.topo
 	room := a.tallies[0].in
-	for level := len(t.levels) - 1; level >= 0; level-- {
+	for level := range slices.Backward(t.levels) {
 		if a.in != none && level <= t.domains[a.in].level {
 			break
 		}

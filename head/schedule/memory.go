@@ -30,6 +30,7 @@ type memory struct {
 	grounds   *grounds
 	linkWords uint64 // counts changes of what links are worth
 	cycle     uint64 // counts cycles
+	vain      vains
 }
 
 // keepRequests forgets what is known of requests that wait no longer.

@@ -154,13 +154,6 @@ func (t *turns) entrant(r *Request) *entrant {
 	return t.entrants[r]
 }
 
-// overdue says whether a request has waited for longer than it may: its planned start is
-// then not moved any more, and it goes before all that are not.
-func (t *turns) overdue(r *Request) bool {
-	c := t.entrant(r)
-	return c != nil && c.overdue > 0
-}
-
 // at is the place of a request in the order.
 func (t *turns) at(r *Request) int {
 	if t.place == nil {

@@ -277,12 +277,10 @@ func (n *nodeState) count(c *class, limit int64) int64 {
 	return max(0, k)
 }
 
-// take gives one bundle of the class its resources and returns its devices by index:
-// whole devices with the lowest index first, a share on the device that it fills best.
-// ok is false, and nothing is taken, when it does not fit.
-func (n *nodeState) take(c *class) (devices []int, ok bool) { return n.takeFor(c, nil, nil) }
-
-// takeFor is take with a mix of what is expected next.
+// takeFor gives one bundle of the class its resources and returns its devices by index:
+// whole devices with the lowest index first, a share on the device that it fills best for a
+// mix of what is expected next; nil: by size alone. ok is false, and nothing is taken, when
+// it does not fit.
 func (n *nodeState) takeFor(c *class, m *mix, allows []bool) (devices []int, ok bool) {
 	if n.count(c, 1) < 1 {
 		return nil, false

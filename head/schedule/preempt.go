@@ -65,6 +65,8 @@ func (c *cycle) preempt() {
 	}
 	gone := map[*Holder]bool{}
 	tried := map[*demand]standing{}
+	searches := 0
+	c.mem.vain.follow(c)
 	for i, r := range c.order {
 		if c.decisions[i].Bundles != nil || len(r.Claim) > 0 {
 			continue
@@ -77,13 +79,23 @@ func (c *cycle) preempt() {
 		if before, ok := tried[d]; ok && before.compare(rank) >= 0 {
 			continue // an equal demand of this or a higher rank found nothing
 		}
-		if len(tried) >= mostPreemptors {
+		if v := &d.vain; c.mem.vain.still(v, rank, c.now) && len(gone) == 0 {
+			tried[d] = rank
+			c.unhelpful[r.ID] = v.why
+			c.lookAgain(v.until)
+			continue
+		}
+		if searches++; searches > mostPreemptors {
+			c.lookAgain(c.now.Add(replanPause))
 			return
 		}
 		out, at, why := c.victimsFor(r, d, gone)
 		if out == nil {
 			tried[d] = rank
-			c.unhelpful[r.ID] = why
+			c.unhelpful[r.ID] = why.text
+			if len(gone) == 0 {
+				d.vain = vain{round: c.mem.vain.round, rank: rank, why: why.text, until: why.until}
+			}
 			continue
 		}
 		c.evict(r, d, out, at, gone)
@@ -189,26 +201,39 @@ func (h *Holder) lostWork(now time.Time) int64 {
 
 // victimsFor finds the victims for one group and where it then stands; nil with the reason
 // why no preemption helps.
-func (c *cycle) victimsFor(r *Request, d *demand, gone map[*Holder]bool) (out []victim, at []spot, why string) {
+func (c *cycle) victimsFor(r *Request, d *demand, gone map[*Holder]bool) (out []victim, spots []spot, why unhelpful) {
 	all, soon := c.candidates(r, gone)
 	c.lookAgain(soon)
+	why.until = soon
 	without := func(vs []victim) []spot {
-		if !c.admittedWithout(r, d, vs) {
+		if why.text = unhelpfulQuota; !c.admittedWithout(r, d, vs) {
 			return nil
 		}
 		spots := placeLinked(c.withoutVictims(vs), d).spots
-		if spots == nil || !c.delaysNone(r, spots, vs) {
+		if why.text = unhelpfulRoom; spots == nil {
+			return nil
+		}
+		ok, delays := c.delaysNone(r, spots, vs)
+		if why.text = delays; !ok {
 			return nil
 		}
 		return spots
 	}
-	if len(all) == 0 || without(all) == nil {
-		return nil, nil, "it would not fit even after preempting everything that may be preempted for it"
+	if len(all) == 0 {
+		return nil, nil, unhelpful{unhelpfulRoom, soon}
+	}
+	if without(all) == nil {
+		if why.text != unhelpfulRoom { // it may be otherwise later, with nothing having changed
+			if at := c.now.Add(unhelpfulFor); soon.IsZero() || at.Before(soon) {
+				why.until = at
+			}
+		}
+		return nil, nil, why
 	}
 	// The fewest of the cheapest with which it fits: more room never makes it fit less.
 	few := 1 + searchFirst(len(all), func(k int) bool { return without(all[:k+1]) != nil })
 	out = slices.Clone(all[:few])
-	at = without(out)
+	at := without(out)
 
 	// Give back: those on nodes that the group does not use, all at once; then, the most
 	// expensive first, each without which it still fits; then as much of the elastic ones
@@ -220,8 +245,8 @@ func (c *cycle) victimsFor(r *Request, d *demand, gone map[*Holder]bool) (out []
 	near := slices.DeleteFunc(slices.Clone(out), func(v victim) bool {
 		return !slices.ContainsFunc(v.h.Bundles, func(b Held) bool { return used[b.Node] })
 	})
-	if got := without(near); got != nil {
-		out, at = near, got
+	if without(near) != nil {
+		out = near
 	}
 	tries := 0
 	byPrice := slices.Clone(out)
@@ -231,8 +256,8 @@ func (c *cycle) victimsFor(r *Request, d *demand, gone map[*Holder]bool) (out []
 			break
 		}
 		rest := slices.DeleteFunc(slices.Clone(out), func(o victim) bool { return o.h == v.h && o.keeps == v.keeps })
-		if got := without(rest); got != nil {
-			out, at = rest, got
+		if without(rest) != nil {
+			out = rest
 		}
 	}
 	for i := range out {
@@ -242,28 +267,28 @@ func (c *cycle) victimsFor(r *Request, d *demand, gone map[*Holder]bool) (out []
 		for _, n := range out[i].h.Sizes.Below(int64(len(out[i].h.Bundles)), mostGiveBacks) {
 			more := slices.Clone(out)
 			more[i].keeps = n
-			if got := without(more); got != nil {
-				out, at = more, got
+			if without(more) != nil {
+				out = more
 				break
 			}
 		}
 	}
 	if len(out) == 0 {
-		return nil, nil, "nothing has to leave for it"
+		return nil, nil, unhelpful{"nothing has to leave for it", soon}
 	}
 	out = whole(out)
 	if at = without(out); at == nil {
-		return nil, nil, "no set of victims stood the last check"
+		return nil, nil, unhelpful{"no set of victims stood the last check", soon}
 	}
 	var price int64
 	for _, v := range out {
 		price = satAdd(price, v.price)
 	}
 	if most := c.s.Policy.MaxLost; most > 0 && satAdd(c.s.Lost, price) > satMul(most, 3_600_000) {
-		return nil, nil, fmt.Sprintf("preempting for it would lose %s; no more than %d GPU-hours are to be lost in an hour, %s were already",
-			gpuTime(price), most, gpuTime(c.s.Lost))
+		return nil, nil, unhelpful{fmt.Sprintf("preempting for it would lose %s; no more than %d GPU-hours are to be lost in an hour, %s were already",
+			gpuTime(price), most, gpuTime(c.s.Lost)), c.now}
 	}
-	return out, at, ""
+	return out, at, unhelpful{}
 }
 
 // gpuTime prints GPU-milliseconds.
@@ -345,18 +370,21 @@ func standingText(r, victim *api.GroupSpec) string {
 }
 
 // delaysNone: with victims gone the group could run there from now on without being in the
-// way of what is planned before it, reserved, or kept.
-func (c *cycle) delaysNone(r *Request, spots []spot, vs []victim) bool {
+// way of what is planned before it, reserved, or kept; else what it is that does not let it.
+func (c *cycle) delaysNone(r *Request, spots []spot, vs []victim) (ok bool, delays string) {
 	p := c.times
 	if p == nil {
-		return true
+		return true, ""
 	}
 	p.trial = trial{group: r.ID, victims: map[string]int64{}}
 	for _, v := range whole(vs) {
 		p.trial.victims[v.h.Group] = v.keeps
 	}
 	defer func() { p.trial = trial{} }()
-	return p.allows(r, c.turns.at(r), spots, p.now)
+	if !p.pools.holds(r, c.turns.at(r), spots, p.now, after(p.now, r.runs())) {
+		return false, unhelpfulCapacity
+	}
+	return p.allows(r, c.turns.at(r), spots, p.now), unhelpfulTime
 }
 
 // admittedWithout says whether tenant and queue let the request be placed once victims have

@@ -55,6 +55,15 @@ func (t *trial) gone(s *stay) bool {
 	return ok && s.bundle >= keeps
 }
 
+// without reports whether somebody is not there in the trial.
+func (t *trial) without(who *occupant) bool {
+	if t.group == "" {
+		return false
+	}
+	keeps, leaves := t.victims[who.group]
+	return leaves && keeps == 0 || who.group == t.group
+}
+
 // nodeTimes is what happens on one node.
 type nodeTimes struct {
 	running []stay // holds what is not free now, until it ends
@@ -380,7 +389,7 @@ func (p *profile) allows(r *Request, turn int, spots []spot, from int64) bool {
 			}
 		}
 	}
-	return p.pools.holds(r, spots, from, to)
+	return p.pools.holds(r, turn, spots, from, to)
 }
 
 // spell writes a duration for people: "24h", "1h30m", "45s".

@@ -196,7 +196,7 @@ func (c *cycle) planStart(turn int, r *Request, d *demand) time.Time {
 		return time.Time{}
 	}
 	e := p.planOf(turn)
-	if e != nil && !e.broken && (!e.serves(d) || e.from <= p.now || e.from < notBefore || !e.in && !p.allows(r, turn, e.spots, e.from)) {
+	if e != nil && !e.broken && (!e.serves(d) || e.from <= p.now || e.from < notBefore || (!e.in || len(r.Spec.Uses) > 0) && !p.allows(r, turn, e.spots, e.from)) {
 		p.drop(e)
 		e.broken = true
 	}
@@ -320,5 +320,5 @@ func (p *profile) claimed(a aside, d *demand) {
 	}
 	e.after = p.waitsFor(e)
 	p.claims = append(p.claims, e)
-	p.pools.take(r, e.spots, p.now, e.to)
+	p.pools.take(r, e.spots, p.now, e.to, e.who)
 }

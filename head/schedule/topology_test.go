@@ -65,32 +65,38 @@ func TestTopology(t *testing.T) {
 		{
 			"the domain is chosen for the whole gang at once",
 			join(rack("b1", 2, 1), rack("b2", 4, 1)).levels("rack").pending(gang("a", 4, gpus(1)).level("rack")),
-			map[string]string{"a": "b2-0:0 b2-1:0 b2-2:0 b2-3:0"}, "",
+			map[string]string{"a": "b2-0:0 b2-1:0 b2-2:0 b2-3:0"},
+			"",
 		},
 		{
 			"the domain that is filled best keeps the other whole",
 			join(rack("r1", 4, 1), rack("r2", 2, 1)).levels("rack").pending(gang("a", 2, gpus(1)).level("rack")),
-			map[string]string{"a": "r2-0:0 r2-1:0"}, "",
+			map[string]string{"a": "r2-0:0 r2-1:0"},
+			"",
 		},
 		{
 			"a required level is waited for",
 			join(rack("r1", 2, 1), rack("r2", 2, 1)).levels("rack").pending(gang("a", 3, gpus(1)).level("rack")),
-			map[string]string{"a": "waits"}, "within one rack",
+			map[string]string{"a": "waits"},
+			"within one rack",
 		},
 		{
 			"a preferred level is waited for, a while",
 			join(rack("r1", 2, 1), rack("r2", 2, 1)).levels("rack").pending(gang("a", 3, gpus(1)).preferred("rack", time.Minute, 59*time.Second)),
-			map[string]string{"a": "waits"}, "prefers one rack",
+			map[string]string{"a": "waits"},
+			"prefers one rack",
 		},
 		{
 			"and then as few domains as possible",
 			join(rack("r1", 2, 1), rack("r2", 2, 1), rack("r3", 2, 1)).levels("rack").pending(gang("a", 4, gpus(1)).preferred("rack", time.Minute, time.Minute)),
-			map[string]string{"a": "r1-0:0 r1-1:0 r2-0:0 r2-1:0"}, "",
+			map[string]string{"a": "r1-0:0 r1-1:0 r2-0:0 r2-1:0"},
+			"",
 		},
 		{
 			"the last of several domains is filled best",
 			join(rack("r1", 3, 1), rack("r2", 4, 1), rack("r3", 2, 1)).levels("rack").pending(gang("a", 6, gpus(1)).preferred("rack", 0, 0)),
-			map[string]string{"a": "r2-0:0 r2-1:0 r2-2:0 r2-3:0 r3-0:0 r3-1:0"}, "",
+			map[string]string{"a": "r2-0:0 r2-1:0 r2-2:0 r2-3:0 r3-0:0 r3-1:0"},
+			"",
 		},
 		{
 			"several racks are of one block where one block holds the gang",
@@ -99,38 +105,44 @@ func TestTopology(t *testing.T) {
 				aNode("n3").gpus(1, 72).label("block", "b2").label("rack", "r1"), aNode("n4").gpus(1, 72).label("block", "b2").label("rack", "r2"),
 				aNode("n5").gpus(1, 72).label("block", "b2").label("rack", "r3"),
 			).levels("block", "rack").pending(gang("a", 3, gpus(1))),
-			map[string]string{"a": "n3:0 n4:0 n5:0"}, "",
+			map[string]string{"a": "n3:0 n4:0 n5:0"},
+			"",
 		},
 		{
 			"racks of one name in two blocks are two racks",
 			cluster(
 				aNode("n1").gpus(1, 72).label("block", "b1").label("rack", "r1"), aNode("n2").gpus(1, 72).label("block", "b2").label("rack", "r1"),
 			).levels("block", "rack").pending(gang("a", 2, gpus(1)).level("rack")),
-			map[string]string{"a": "waits"}, "within one rack",
+			map[string]string{"a": "waits"},
+			"within one rack",
 		},
 		{
 			"a node's name that is a value of a level is no domain",
 			cluster(
 				aNode("b1").gpus(1, 72).label("block", "b1").label("rack", "b1"), aNode("n2").gpus(1, 72).label("block", "b1").label("rack", "b1"),
 			).levels("block", "rack").pending(gang("a", 2, gpus(1)).level("rack"), gang("b", 1, gpus(1)).level("block")),
-			map[string]string{"a": "b1:0 n2:0", "b": "waits"}, "",
+			map[string]string{"a": "b1:0 n2:0", "b": "waits"},
+			"",
 		},
 		{
 			"an unknown level never means anywhere",
 			join(rack("r1", 2, 1)).levels("rack").pending(gang("a", 1, gpus(1)).level("rck")),
-			map[string]string{"a": "waits"}, `there is no level "rck"; the levels are rack`,
+			map[string]string{"a": "waits"},
+			`there is no level "rck"; the levels are rack`,
 		},
 		{
 			"nodes that lack the label are named",
 			cluster(
 				aNode("n1").gpus(1, 72).label("rack", "r1"), aNode("n2").gpus(1, 72), aNode("n3").gpus(1, 72),
 			).levels("rack").pending(gang("a", 2, gpus(1)).level("rack")),
-			map[string]string{"a": "waits"}, "n2, n3 are in no rack for want of the label rack",
+			map[string]string{"a": "waits"},
+			"n2, n3 are in no rack for want of the label rack",
 		},
 		{
 			"one node for all is in one domain by itself",
 			join(rack("r1", 1, 4)).levels("rack").pending(gang("a", 4, gpus(1)).level("rack").strategy(api.StrictPack)),
-			map[string]string{"a": "r1-0:0 r1-0:1 r1-0:2 r1-0:3"}, "",
+			map[string]string{"a": "r1-0:0 r1-0:1 r1-0:2 r1-0:3"},
+			"",
 		},
 		{
 			"different bundles share a domain",
@@ -138,12 +150,14 @@ func TestTopology(t *testing.T) {
 				aNode("n1").gpus(2, 72).cpu(1_000).label("rack", "r1"), aNode("n2").cpu(1_000).label("rack", "r1"),
 				aNode("n3").gpus(2, 72).cpu(1_000).label("rack", "r2"), aNode("n4").cpu(32_000).label("rack", "r2"),
 			).levels("rack").pending(gang("a", 1, gpus(2)).and(cpus(32)).level("rack")),
-			map[string]string{"a": "n3:0,1 n4"}, "",
+			map[string]string{"a": "n3:0,1 n4"},
+			"",
 		},
 		{
 			"two gangs want one node of a cycle: one wins, the other is looked at again",
 			join(rack("r1", 2, 8)).levels("rack").pending(gang("a", 2, gpus(8)), gang("b", 1, gpus(8))),
-			map[string]string{"a": "r1-0:0,1,2,3,4,5,6,7 r1-1:0,1,2,3,4,5,6,7", "b": "waits"}, "",
+			map[string]string{"a": "r1-0:0,1,2,3,4,5,6,7 r1-1:0,1,2,3,4,5,6,7", "b": "waits"},
+			"",
 		},
 		{
 			"rules on labels: in, not in, not equal",
@@ -154,80 +168,94 @@ func TestTopology(t *testing.T) {
 					gang("c", 1, cpus(1)).where("zone", "=", "b"),
 					gang("d", 1, cpus(1)).where("zone", "in", "x"),
 				),
-			map[string]string{"a": "n3", "b": "n4", "c": "n2", "d": "waits"}, "",
+			map[string]string{"a": "n3", "b": "n4", "c": "n2", "d": "waits"},
+			"",
 		},
 		{
 			"whole nodes are those of which nothing is held",
 			cluster(aNode("n1").gpus(2, 72).taken(0), aNode("n2").gpus(2, 72), aNode("n3").gpus(2, 72).leaving(0, 500), aNode("n4").gpus(2, 72)).
 				pending(gang("a", 4, gpus(1)).whole()),
-			map[string]string{"a": "n2:0 n2:1 n4:0 n4:1"}, "",
+			map[string]string{"a": "n2:0 n2:1 n4:0 n4:1"},
+			"",
 		},
 		{
 			"four free devices are not two complete nodes",
 			cluster(aNode("B").gpus(2, 72), aNode("C").gpus(2, 72).taken(1), aNode("D").gpus(2, 72).taken(1)).pending(gang("train", 4, gpus(1)).whole()),
-			map[string]string{"train": "waits"}, "takes whole nodes, B is idle, with room for 2 bundles; idle nodes for 2 bundles missing",
+			map[string]string{"train": "waits"},
+			"takes whole nodes, B is idle, with room for 2 bundles; idle nodes for 2 bundles missing",
 		},
 		{
 			"nothing goes beside a gang on whole nodes, in its cycle either",
 			cluster(aNode("n1").gpus(4, 72)).pending(gang("a", 1, gpus(1)).whole(), gang("b", 1, gpus(1))),
-			map[string]string{"a": "n1:0", "b": "waits"}, "",
+			map[string]string{"a": "n1:0", "b": "waits"},
+			"",
 		},
 		{
 			"whole nodes with healthy links",
 			cluster(aNode("n1").gpus(1, 72), aNode("n2").gpus(1, 72), aNode("n3").gpus(1, 72)).
 				link("n1", "", true, 0).link("n2", "", false, 0).link("n3", "", true, 0).pending(gang("a", 2, gpus(1)).whole()),
-			map[string]string{"a": "n1:0 n3:0"}, "",
+			map[string]string{"a": "n1:0 n3:0"},
+			"",
 		},
 		{
 			"an unhealthy link is named",
 			cluster(aNode("B").gpus(2, 72), aNode("C").gpus(2, 72)).
 				link("B", "C", false, time.Minute).pending(gang("train", 4, gpus(1)).whole()),
-			map[string]string{"train": "waits"}, "the link B–C is not healthy (loses packets)",
+			map[string]string{"train": "waits"},
+			"the link B–C is not healthy (loses packets)",
 		},
 		{
 			"a stale link is named",
 			cluster(aNode("B").gpus(2, 72), aNode("C").gpus(2, 72)).
 				link("B", "C", true, 11*time.Minute).pending(gang("train", 4, gpus(1)).whole()),
-			map[string]string{"train": "waits"}, "the link B–C was checked last 11m0s ago, more than 10m0s",
+			map[string]string{"train": "waits"},
+			"the link B–C was checked last 11m0s ago, more than 10m0s",
 		},
 		{
 			"an unknown link is named",
 			cluster(aNode("B").gpus(2, 72), aNode("C").gpus(2, 72)).
 				link("B", "", true, 0).pending(gang("train", 4, gpus(1)).whole()),
-			map[string]string{"train": "waits"}, "the link of C was never checked",
+			map[string]string{"train": "waits"},
+			"the link of C was never checked",
 		},
 		{
 			"of three nodes two that are linked well are found",
 			cluster(aNode("A").gpus(1, 72), aNode("B").gpus(1, 72), aNode("C").gpus(1, 72)).
 				link("A", "B", false, 0).link("A", "C", false, 0).link("B", "C", true, 0).pending(gang("a", 2, gpus(1)).whole()),
-			map[string]string{"a": "B:0 C:0"}, "",
+			map[string]string{"a": "B:0 C:0"},
+			"",
 		},
 		{
 			"one node needs no link, nor does a gang that shares its nodes",
 			cluster(aNode("n1").gpus(2, 72), aNode("n2").gpus(2, 72)).link("n1", "n2", false, 0).
 				pending(gang("a", 2, gpus(1)).whole().priority(1), gang("b", 2, gpus(1))),
-			map[string]string{"a": "n1:0 n1:1", "b": "n2:0 n2:1"}, "",
+			map[string]string{"a": "n1:0 n1:1", "b": "n2:0 n2:1"},
+			"",
 		},
 		{
 			"a card of 15,360 MiB less its headroom holds two of 5,120",
 			cluster(aNode("n1").gpus(1, 0)).card(15_360-512).pending(
 				gang("a", 1, shareMiB(333, 5_120)), gang("b", 1, shareMiB(333, 5_120)), gang("c", 1, shareMiB(333, 5_120))),
-			map[string]string{"a": "n1:0", "b": "n1:0", "c": "waits"}, "",
+			map[string]string{"a": "n1:0", "b": "n1:0", "c": "waits"},
+			"",
 		},
 		{
 			"an amount of memory is charged as it was asked for",
 			cluster(aNode("n1").gpus(1, 0)).card(20_000).pending(gang("a", 1, shareMiB(10, 19_000)), gang("b", 1, shareMiB(10, 2_000))),
-			map[string]string{"a": "n1:0", "b": "waits"}, "",
+			map[string]string{"a": "n1:0", "b": "waits"},
+			"",
 		},
 		{
 			"a bundle of a gang is bound to one device",
 			cluster(aNode("n1").gpus(4, 72)).pending(gang("a", 4, gpus(1)), gang("b", 1, share(500))),
-			map[string]string{"a": "n1:0 n1:1 n1:2 n1:3", "b": "waits"}, "",
+			map[string]string{"a": "n1:0 n1:1 n1:2 n1:3", "b": "waits"},
+			"",
 		},
 		{
 			"halves of two groups share a device, wholes never",
 			cluster(aNode("n1").gpus(2, 72)).pending(gang("a", 1, share(500)), gang("b", 1, share(500)), gang("c", 1, gpus(1)), gang("d", 1, share(1))),
-			map[string]string{"a": "n1:0", "b": "n1:0", "c": "n1:1", "d": "waits"}, "",
+			map[string]string{"a": "n1:0", "b": "n1:0", "c": "n1:1", "d": "waits"},
+			"",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -280,18 +308,6 @@ func TestWholeNodesOfHoldersStayWhole(t *testing.T) {
 	after.Nodes = cluster(aNode("n1").gpus(4, 72)).Nodes
 	if d := p.Plan(&after, epoch).Decisions[0]; d.Bundles == nil {
 		t.Errorf("the node stays held after the end: %+v", d)
-	}
-}
-
-func TestWhatIf(t *testing.T) {
-	s := join(rack("r1", 2, 1), rack("r2", 2, 1)).levels("rack").link("r1-0", "r1-1", false, 0).link("r2-0", "r2-1", false, 0).pending(
-		gang("level", 3, gpus(1)).level("rack"), gang("pool", 1, gpus(1)).pool("p"), gang("links", 2, gpus(1)).whole(), gang("never", 9, gpus(1)),
-	)
-	r := NewPlanner().Plan(s, epoch)
-	for id, want := range map[string]string{"level": "[level]", "pool": "[pool]", "links": "[whole nodes link health]", "never": "[]"} {
-		if got := fmt.Sprint(r.WhatIf(id)); got != want {
-			t.Errorf("%s: %s, want %s", id, got, want)
-		}
 	}
 }
 

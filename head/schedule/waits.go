@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -209,7 +210,7 @@ func (x *explainer) capacityReasons(r *Request) []api.Reason {
 			need = u.N
 		}
 		for _, at := range domains {
-			used := c.most(at, now, now+1)
+			used := c.most(&trial{}, math.MaxInt, at, now, now+1)
 			have := max(0, c.left()-used)
 			if need <= have {
 				continue

@@ -87,25 +87,3 @@ func (x *explainer) fitsBut(r *Request, name string) bool {
 	}
 	return false
 }
-
-// WhatIf says which single constraint of a waiting group, were it dropped, would let it
-// start now; nil if none would alone.
-func (r *Result) WhatIf(group string) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i, ok := r.waiting(group)
-	if !ok {
-		return nil
-	}
-	x := r.explainer()
-	var out []string
-	for k := range constraints {
-		if x.fitsBut(r.cycle.order[i], constraints[k].name) {
-			out = append(out, constraints[k].name)
-		}
-	}
-	if x.fitsBut(r.cycle.order[i], linkHealth) {
-		out = append(out, linkHealth)
-	}
-	return out
-}
