@@ -176,9 +176,16 @@ class Cluster:
             raise BenchError(f"`troupe {' '.join(args[:2])} …` ended with {done.returncode}: {said}")
         return done.stdout
 
-    def up(self) -> None:
+    def up(self, *flags: str) -> None:
         """Starts head and agent in the background; returns when they serve."""
-        self.command("up", "-d", "--state", str(self.state), "--port", "0")
+        self.command("up", "-d", "--state", str(self.state), "--port", "0", *flags)
+
+    def address(self) -> str:
+        """Where its API is."""
+        found = json.loads((self.state / "up.json").read_text())["api"]
+        if not isinstance(found, str):
+            raise BenchError(f"{self.state}/up.json names no address")
+        return found
 
     def down(self) -> None:
         """Ends them and what they run."""
@@ -186,11 +193,11 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster_up(binary: Path, folder: Path) -> Iterator[Cluster]:
+def cluster_up(binary: Path, folder: Path, *flags: str) -> Iterator[Cluster]:
     """A cluster that serves; afterwards nothing with the folder's path is left."""
     cluster = Cluster(binary, folder)
     try:
-        cluster.up()
+        cluster.up(*flags)
         yield cluster
     except BaseException:
         # Its own way down removes control groups too, which a SIGKILL leaves.
@@ -201,6 +208,17 @@ def cluster_up(binary: Path, folder: Path) -> Iterator[Cluster]:
         cluster.down()
     finally:
         end_all(str(folder))
+
+
+def on_disk(folder: Path) -> None:
+    """Refuses memory as a disk."""
+    best, kind = "", ""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, where, name, *_ = line.split()
+        if folder.is_relative_to(where) and len(where) >= len(best):
+            best, kind = where, name
+    if kind in ("tmpfs", "ramfs"):
+        raise BenchError(f"{folder} is on {kind}: set TMPDIR to a folder on a disk")
 
 
 def tail(path: Path, size: int = 1500) -> str:

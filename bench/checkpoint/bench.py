@@ -37,17 +37,6 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def on_disk(folder: Path) -> None:
-    """Refuses memory as a disk."""
-    best, kind = "", ""
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, where, name, *_ = line.split()
-        if folder.is_relative_to(where) and len(where) >= len(best):
-            best, kind = where, name
-    if kind in ("tmpfs", "ramfs"):
-        raise BenchError(f"{folder} is on {kind}: set TMPDIR to a folder on a disk")
-
-
 def lines(folder: Path) -> list[dict[str, Any]]:
     """What every rank measured."""
     found = []
@@ -103,7 +92,7 @@ def main() -> int:
     about = measure.machine(args.troupe)
     size = args.mebibytes << 20
     with measure.workplace() as folder:
-        on_disk(folder)
+        measure.on_disk(folder)
         if shutil.disk_usage(folder).free < NEEDED * size:
             raise BenchError(f"{folder} has less than {NEEDED * size >> 20} MiB free")
         out, store = folder / "out", folder / "store"

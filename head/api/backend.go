@@ -47,6 +47,10 @@ type Backend interface {
 	LastEvents(ctx context.Context, object string, limit int) ([]api.Event, error)
 	// Changed returns a channel that closes at the next change of the state.
 	Changed() <-chan struct{}
+	// JobChanged and GroupChanged return a channel that closes once the record is another
+	// one: who waits for one thing is not woken by every other.
+	JobChanged(id string) <-chan struct{}
+	GroupChanged(id string) <-chan struct{}
 	Index() uint64
 	// Why explains a thing; each of whatIf is one change of a request that waits to look
 	// into, as ranks=8, or "any" for each of its constraints dropped by itself.

@@ -254,6 +254,9 @@ func (b *fake) LastEvents(_ context.Context, object string, limit int) ([]api.Ev
 	return rows[max(0, len(rows)-limit):], err
 }
 
+func (b *fake) JobChanged(string) <-chan struct{}   { return b.Changed() }
+func (b *fake) GroupChanged(string) <-chan struct{} { return b.Changed() }
+
 func (b *fake) Changed() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -88,7 +88,7 @@ func (s *server) getGroup(r *request, in *struct {
 		return nil, parameter("for", fmt.Sprintf("%.40q is no condition of a placement group%s", in.For, suggestion(in.For, keys(groupConditions))))
 	}
 	out := &bodyOutput[api.Group]{}
-	err = s.until(r, wait, func() (bool, error) {
+	err = s.until(r, wait, func() <-chan struct{} { return s.b.GroupChanged(in.ID) }, func() (bool, error) {
 		index := s.b.Index()
 		group, err := s.b.Group(r, in.ID)
 		if err != nil {

@@ -211,7 +211,7 @@ func (s *server) getJob(r *request, in *struct {
 		return nil, parameter("for", fmt.Sprintf("%.40q is no condition of a job%s", in.For, suggestion(in.For, keys(jobConditions))))
 	}
 	out := &bodyOutput[api.Job]{}
-	err = s.until(r, wait, func() (bool, error) {
+	err = s.until(r, wait, func() <-chan struct{} { return s.b.JobChanged(in.ID) }, func() (bool, error) {
 		index := s.b.Index()
 		job, err := s.b.Job(r, in.ID)
 		if err != nil {

@@ -80,7 +80,7 @@ func (s *server) actors() {
 				return nil, err
 			}
 			out := &bodyOutput[api.Actor]{}
-			err = s.until(r, wait, func() (bool, error) {
+			err = s.until(r, wait, s.b.Changed, func() (bool, error) {
 				index := s.b.Index()
 				actor, err := s.b.Actor(r, in.ID)
 				if err != nil {

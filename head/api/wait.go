@@ -30,11 +30,11 @@ func waiting(text string) (time.Duration, error) {
 	return min(d.D(), maxWait), nil // a longer wait is this one, repeated by the client
 }
 
-// until calls probe now and after every change of the state until it is done, fails, or
-// the time is over, which is no error: the caller answers with what probe saw last. It
-// takes a place among the streams while it waits.
-func (s *server) until(ctx context.Context, wait time.Duration, probe func() (done bool, err error)) error {
-	changed := s.b.Changed() // taken before the look, so that no change falls in between
+// until calls probe now and whenever change says that there may be news, until it is done,
+// fails, or the time is over, which is no error: the caller answers with what a last probe
+// sees. It takes a place among the streams while it waits.
+func (s *server) until(ctx context.Context, wait time.Duration, change func() <-chan struct{}, probe func() (done bool, err error)) error {
+	changed := change() // taken before the look, so that no change falls in between
 	done, err := probe()
 	if done || err != nil || wait <= 0 {
 		return err
@@ -52,12 +52,13 @@ func (s *server) until(ctx context.Context, wait time.Duration, probe func() (do
 	for {
 		select {
 		case <-changed:
-			changed = s.b.Changed()
+			changed = change()
 			if done, err := probe(); done || err != nil {
 				return err
 			}
 		case <-deadline.C:
-			return nil
+			_, err := probe() // what it waits for may read otherwise by now
+			return err
 		case <-access.Closing(ctx):
 			return nil
 		case <-check.C:

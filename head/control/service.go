@@ -380,6 +380,25 @@ func (h *Head) TokenRole(token string) string {
 // Changed closes at the next change of the state.
 func (h *Head) Changed() <-chan struct{} { return h.Store.Changed() }
 
+// JobChanged closes once the record of a job is another one; of an id that is none, at the
+// next change of the state.
+func (h *Head) JobChanged(id string) <-chan struct{} {
+	changed, v := h.Store.Changed(), h.Store.View()
+	if j, err := v.Resolve(id); err == nil {
+		return v.JobChanged(j.ID)
+	}
+	return changed
+}
+
+// GroupChanged is JobChanged of a placement group.
+func (h *Head) GroupChanged(id string) <-chan struct{} {
+	changed, v := h.Store.Changed(), h.Store.View()
+	if g, err := resolveGroup(v, id); err == nil {
+		return v.GroupChanged(g.ID)
+	}
+	return changed
+}
+
 // Index is the newest applied index.
 func (h *Head) Index() uint64 { return h.Store.View().Index() }
 

@@ -291,3 +291,34 @@ func TestUnknownKindStops(t *testing.T) {
 }
 
 var _ = unit.Bytes(0)
+
+// TestChangedOnce: who waits for one record is woken by its changes, and by its end.
+func TestChangedOnce(t *testing.T) {
+	m := newMachine(t)
+	m.node("n1", 0)
+	m.submit("a", 1)
+	m.submit("b", 1)
+	job, group := m.s.View().JobChanged("a"), m.s.View().GroupChanged("pg-a")
+	closed := func(ch <-chan struct{}) bool {
+		select {
+		case <-ch:
+			return true
+		default:
+			return false
+		}
+	}
+	m.place("pg-b", "n1", 1)
+	if closed(job) || closed(group) {
+		t.Error("woken by another job")
+	}
+	m.place("pg-a", "n1", 1)
+	if !closed(job) || !closed(group) {
+		t.Error("not woken by its own placement")
+	}
+	m.ok(KindCreateGroup, CreateGroup{ID: "g", Spec: api.GroupSpec{Bundles: []api.Bundle{{}}}})
+	gone := m.s.View().GroupChanged("g")
+	m.ok(KindRemoveGroup, RemoveGroup{Group: "g"})
+	if !closed(gone) {
+		t.Error("not woken by its removal")
+	}
+}

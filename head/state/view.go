@@ -37,6 +37,21 @@ func (v *View) Nodes() []*Node { return all[Node](v.records, tNode, "id") }
 // Group by id; nil when unknown.
 func (v *View) Group(id string) *Group { return first[Group](v.records, tGroup, "id", id) }
 
+// GroupChanged closes once the record of a group is another one than in this view, or soon
+// after one of a similar id is.
+func (v *View) GroupChanged(id string) <-chan struct{} { return v.changed(tGroup, id) }
+
+// JobChanged is GroupChanged of a job.
+func (v *View) JobChanged(id string) <-chan struct{} { return v.changed(tJob, id) }
+
+func (v *View) changed(table, id string) <-chan struct{} {
+	ch, _, err := v.txn.FirstWatch(table, "id", id)
+	if err != nil {
+		return nil // a defect: the table has an index of that name
+	}
+	return ch
+}
+
 // Groups in order of id, removed ones included while they are kept.
 func (v *View) Groups() []*Group { return all[Group](v.records, tGroup, "id") }
 
