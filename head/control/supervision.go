@@ -16,6 +16,9 @@ import (
 func (h *Head) superviseAll(ctx context.Context) time.Duration {
 	var next time.Duration
 	for _, j := range h.Store.View().LiveJobs() {
+		if waitsForPlace(j) {
+			continue // there may be thousands of them, and each change is a pass
+		}
 		// One job may take several steps in a row: ended, then started again.
 		for range 4 {
 			if ctx.Err() != nil {
@@ -39,6 +42,13 @@ func (h *Head) superviseAll(ctx context.Context) time.Duration {
 		}
 	}
 	return next
+}
+
+// waitsForPlace: the job's own group is not placed, and nothing can be decided before it is,
+// which is a change of the job.
+func waitsForPlace(j *state.Job) bool {
+	return j.State == api.Queued && j.Spec.PlacementGroup == "" && j.Spec.Hosts == nil && j.Stop == nil && j.Drain == nil &&
+		!j.OwnerGone && (j.Last() == nil || j.Last().Ended != 0)
 }
 
 // superviseOne takes one decision; again says that another may follow at once.
