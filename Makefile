@@ -102,7 +102,7 @@ mutate: ## Plant known bugs in the protocols and demand that each is caught (abo
 
 ##@ Measure
 
-BENCHES := recovery memory run checkpoint sched
+BENCHES := recovery memory run checkpoint sched pg jobs
 
 .PHONY: bench
 bench: build ## Run all benchmarks and write bench/results/table.md (about 45 minutes)
@@ -129,6 +129,14 @@ bench-sched: ## Time decisions on full clusters on one core, and place the openb
 .PHONY: bench-checkpoint
 bench-checkpoint: build ## Time asynchronous saves against a copy, and synchronous ones against torch.save
 	@python=$$(test/scripts/python-env.sh run); BENCH_TRIALS=$(or $(BENCH_TRIALS),10) "$$python" bench/checkpoint/bench.py
+
+.PHONY: bench-pg
+bench-pg: build ## Time placement groups through the head, made durable, beside Ray
+	@python=$$(test/scripts/python-env.sh run); "$$python" bench/pg/bench.py
+
+.PHONY: bench-jobs
+bench-jobs: build ## Time `true` on two nodes, alone and a thousand at once, beside Slurm if it is installed
+	@python=$$(test/scripts/python-env.sh run); "$$python" bench/jobs/bench.py --trials $(TRIALS)
 
 ##@ Tidy
 

@@ -45,23 +45,61 @@ class Ours:
         """Starts a daemon."""
         with (self.folder / f"{name}.log").open("ab") as log:
             subprocess.Popen(
-                self.cluster.argv(*words), env=self.cluster.env, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True,
+                self.cluster.argv(*words),
+                env=self.cluster.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def up(self) -> None:
         """Starts everything; returns when all nodes are ready."""
         state = str(self.folder / "head")
         self.cluster.command("head", "init", "--state", state)
-        self.spawn("head", "head", "start", "--state", state, "--api-address", "127.0.0.1:0", "--bus-address", "127.0.0.1:0")
+        self.spawn(
+            "head",
+            "head",
+            "start",
+            "--state",
+            state,
+            "--api-address",
+            "127.0.0.1:0",
+            "--bus-address",
+            "127.0.0.1:0",
+        )
         deadline = time.monotonic() + 60
-        while not (words := [x for x in measure.tail(self.log, 1 << 20).splitlines() if x.startswith("head ready at ")]):
+        while not (
+            words := [
+                x for x in measure.tail(self.log, 1 << 20).splitlines() if x.startswith("head ready at ")
+            ]
+        ):
             self.check(deadline, "the head is not ready")
         self.address, _, bus = words[0].removeprefix("head ready at ").partition(" bus ")
         self.address = self.address.split(",")[0].split()[0]
         for i in range(NODES):
-            flags = ("--head", bus.strip(), "--token-file", f"{state}/node.token", "--cpus", str(CPUS), "--memory", "16GiB")
-            self.spawn(f"n{i}", "worker", "start", *flags, "--name", f"n{i}", "--gpus", "none", "--state", str(self.folder / f"n{i}"))
+            flags = (
+                "--head",
+                bus.strip(),
+                "--token-file",
+                f"{state}/node.token",
+                "--cpus",
+                str(CPUS),
+                "--memory",
+                "16GiB",
+            )
+            self.spawn(
+                f"n{i}",
+                "worker",
+                "start",
+                *flags,
+                "--name",
+                f"n{i}",
+                "--gpus",
+                "none",
+                "--state",
+                str(self.folder / f"n{i}"),
+            )
         while True:
             nodes = json.loads(self.cluster.command("node", "list", "-o", "json"))["items"]
             if sum(n["state"] == "READY" for n in nodes) == NODES:
@@ -87,7 +125,9 @@ class Ours:
         argv = [str(client), self.address, token, str(jobs), *map(str, GANG), "true"]
         done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=LIMIT)
         if done.returncode != 0:
-            raise BenchError(f"{jobs} gangs: {done.stderr.strip()}; the head's log ends: {measure.tail(self.log)}")
+            raise BenchError(
+                f"{jobs} gangs: {done.stderr.strip()}; the head's log ends: {measure.tail(self.log)}"
+            )
         seconds: float = json.loads(done.stdout)["seconds"]
         return jobs / seconds
 
@@ -104,8 +144,12 @@ def ours_up(binary: Path, folder: Path) -> Iterator[Ours]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=None, help="of one gang alone (default BENCH_TRIALS, else 30)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--trials", type=int, default=None, help="of one gang alone (default BENCH_TRIALS, else 30)"
+    )
     parser.add_argument("--jobs", type=int, default=JOBS)
     parser.add_argument("--troupe", type=Path, default=measure.TROUPE)
     args = parser.parse_args()
@@ -124,7 +168,9 @@ def main() -> int:
             folder.chmod(0o755)
             measure.on_disk(folder)
             client = folder / "jobs"
-            subprocess.run(["go", "build", "-trimpath", "-o", str(client), "./bench/jobs"], check=True, cwd=measure.ROOT)
+            subprocess.run(
+                ["go", "build", "-trimpath", "-o", str(client), "./bench/jobs"], check=True, cwd=measure.ROOT
+            )
             with ours_up(args.troupe, folder / "ours") as ours:
                 for _ in range(WARM_UP):
                     ours.gang()
@@ -137,10 +183,26 @@ def main() -> int:
                         peer.gang(GANG[0], GANG[0] * GANG[1])
                     peer_alone += [peer.gang(GANG[0], GANG[0] * GANG[1]) for _ in range(trials)]
                     peer_rate.append(peer.queue(min(PEER_JOBS, args.jobs), GANG[0], GANG[0] * GANG[1]))
-                say(f"  Slurm: one gang {measure.median(peer_alone):.0f} ms, in the queue {peer_rate[0]:.1f}/s")
+                say(f"  Slurm: one gang {measure.median(peer_alone):.0f} ms, queue {peer_rate[0]:.1f}/s")
         rows = [
-            Row("gang of 2 x 2, end to end", "ms", measure.median(alone), alone, Reach("<=", 70), measure.median(peer_alone), peer_alone),
-            Row("gangs through the queue", "per s", measure.median(rate), rate, Reach(">=", 3, "peer"), measure.median(peer_rate), peer_rate),
+            Row(
+                "gang of 2 x 2, end to end",
+                "ms",
+                measure.median(alone),
+                alone,
+                Reach("<=", 70),
+                measure.median(peer_alone),
+                peer_alone,
+            ),
+            Row(
+                "gangs through the queue",
+                "per s",
+                measure.median(rate),
+                rate,
+                Reach(">=", 3, "peer"),
+                measure.median(peer_rate),
+                peer_rate,
+            ),
         ]
         measure.finish("jobs", about, rows, slurm=lacks or "measured")
     except (BenchError, subprocess.SubprocessError) as e:

@@ -86,10 +86,24 @@ class Slurm:
         for name in ("state", "spool", "log"):
             (d / name).mkdir()
         self.command("mungekey", "-c", "-k", str(d / "munge.key"))
-        files = {"key-file": "munge.key", "socket": "munge.sock", "pid-file": "munge.pid", "log-file": "munge.log"}
-        self.command("munged", "--force", *(f"--{k}={d / v}" for k, v in files.items()), f"--seed-file={d}/munge.seed")
+        files = {
+            "key-file": "munge.key",
+            "socket": "munge.sock",
+            "pid-file": "munge.pid",
+            "log-file": "munge.log",
+        }
+        self.command(
+            "munged", "--force", *(f"--{k}={d / v}" for k, v in files.items()), f"--seed-file={d}/munge.seed"
+        )
         port = _free_ports(NODES + 1)
-        text = CONF.format(host=socket.gethostname().split(".")[0], dir=d, port=port, nodes=NODES, first=port + 1, last=port + NODES)
+        text = CONF.format(
+            host=socket.gethostname().split(".")[0],
+            dir=d,
+            port=port,
+            nodes=NODES,
+            first=port + 1,
+            last=port + NODES,
+        )
         (d / "slurm.conf").write_text(text)
         self.command("slurmctld")
         for i in range(NODES):

@@ -33,12 +33,24 @@ from measure import BenchError, Reach, Row, Value, say
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 600.0  # seconds of one run
-CYCLES, MANY = 2000, 10_000  # of ours with one client and with 64
-RAY_CYCLES = 300
+CYCLES = 2000
+RAY_CREATES, RAY_CYCLES = 100, 300  # Ray waits a second for devices that were just given back
 CLIENTS = 64
-# One device for each bundle, and with 64 clients bundles that all fit at once.
-ALONE, TOGETHER = ("100", "1"), ("2", "0")  # thousandths of a CPU, devices
+# Creates: a device for each bundle. Cycles: bundles of which 64 clients' fit at once.
+DEVICE, SMALL = ("100", "1"), ("2", "0")  # thousandths of a CPU, devices
 DEVICES = "fake:8x80GiB"
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """What one run asks for."""
+
+    count: int
+    clients: int
+    bundle: tuple[str, str]
+
+
+CREATES, ONE, MANY = Load(CYCLES, 1, DEVICE), Load(CYCLES, 1, SMALL), Load(5 * CYCLES, CLIENTS, SMALL)
 
 
 @dataclasses.dataclass
@@ -61,70 +73,80 @@ def output(argv: list[str], env: dict[str, str] | None = None) -> str:
     """What a command printed; its failure carries its words."""
     done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=LIMIT, env=env)
     if done.returncode != 0:
-        raise BenchError(f"`{Path(argv[0]).name} {argv[1]}` ended with {done.returncode}: {done.stderr[-1500:].strip()}")
+        raise BenchError(
+            f"`{Path(argv[0]).name} {argv[1]}` ended with {done.returncode}: {done.stderr[-1500:].strip()}"
+        )
     return done.stdout
 
 
-def ours(binary: Path, client: Path, folder: Path, count: int, clients: int, bundle: tuple[str, str]) -> Run:
+def ours(binary: Path, client: Path, folder: Path, load: Load) -> Run:
     """One run of ours on a cluster of its own."""
     folder.mkdir()
     with measure.cluster_up(binary, folder, "--gpus", DEVICES) as cluster:
         token = str(cluster.state / "head" / "admin.token")
-        warm = [str(client), "cycles", cluster.address(), token, "50", str(clients), *bundle]
+        warm = [str(client), "cycles", cluster.address(), token, "50", str(load.clients), *load.bundle]
         output(warm)
-        return Run.read(output([*warm[:4], str(count), *warm[5:]]))
+        return Run.read(output([*warm[:4], str(load.count), *warm[5:]]))
 
 
-def ray(interpreter: str, folder: Path, count: int, clients: int, bundle: tuple[str, str]) -> Run:
+def ray(interpreter: str, folder: Path, load: Load) -> Run:
     """The same under Ray."""
     folder.mkdir()
     env = measure.plain_env() | {"TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
+    words = [str(load.count), str(load.clients), *load.bundle, str(folder)]
     try:
-        return Run.read(output([interpreter, str(HERE / "ray_groups.py"), str(count), str(clients), *bundle, str(folder)], env))
+        return Run.read(output([interpreter, str(HERE / "ray_groups.py"), *words], env))
     finally:
         measure.end_all(str(folder))
 
 
-def rows(floors: list[Run], one: list[Run], many: list[Run], ray_one: list[Run], ray_many: list[Run]) -> list[Row]:
+@dataclasses.dataclass
+class Side:
+    """All rounds of one side."""
+
+    creates: list[Run] = dataclasses.field(default_factory=list)
+    one: list[Run] = dataclasses.field(default_factory=list)
+    many: list[Run] = dataclasses.field(default_factory=list)
+
+
+def rows(floors: list[Run], mine: Side, theirs: Side) -> list[Row]:
     """The rows of all rounds."""
-
-    def row(name: str, unit: str, reach: Reach, mine: list[float], theirs: list[float], floor: Value) -> Row:
-        return Row(
-            row=name, unit=unit, ours=measure.median(mine), ours_runs=mine, reach=reach,
-            peer=measure.median(theirs), peer_runs=theirs, floor=floor,
+    bare = measure.median([r.rate for r in floors])
+    found = []
+    for name, q, reach in (("create p50", 0.5, 1.5), ("create p99", 0.99, 10)):
+        values, peer = [r.quantile(q) for r in mine.creates], [r.quantile(q) for r in theirs.creates]
+        floor = measure.median([r.quantile(q) for r in floors])
+        bound = Reach("<=", reach)
+        found.append(
+            Row(name, "ms", measure.median(values), values, bound, measure.median(peer), peer, floor)
         )
-
-    def each(runs: list[Run], q: float) -> list[float]:
-        return [r.quantile(q) for r in runs]
-
-    def rates(runs: list[Run]) -> list[float]:
-        return [r.rate for r in runs]
-
-    bare = measure.median(rates(floors))
-    return [
-        row("create p50", "ms", Reach("<=", 1.5), each(one, 0.5), each(ray_one, 0.5), measure.median(each(floors, 0.5))),
-        row("create p99", "ms", Reach("<=", 10), each(one, 0.99), each(ray_one, 0.99), measure.median(each(floors, 0.99))),
-        row("cycles, one", "per s", Reach(">=", 500), rates(one), rates(ray_one), bare),
-        row("cycles, 64", "per s", Reach(">=", 5000), rates(many), rates(ray_many), bare),
-    ]
+    for name, runs, peers, least in (
+        ("cycles, one", mine.one, theirs.one, 500),
+        (f"cycles, {CLIENTS}", mine.many, theirs.many, 5000),
+    ):
+        values, peer = [r.rate for r in runs], [r.rate for r in peers]
+        bound = Reach(">=", least)
+        found.append(
+            Row(name, "per s", measure.median(values), values, bound, measure.median(peer), peer, bare)
+        )
+    return found
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-ray", action="store_true", help="leave the peer out")
     parser.add_argument("--troupe", type=Path, default=measure.TROUPE)
     args = parser.parse_args()
     floors: list[Run] = []
-    one: list[Run] = []
-    many: list[Run] = []
-    ray_one: list[Run] = []
-    ray_many: list[Run] = []
+    mine, theirs = Side(), Side()
     try:
         if args.rounds < 1:
             raise BenchError("--rounds: at least 1")
         about = measure.machine(args.troupe)
-        say(measure.machine_text(about), f"{args.rounds} rounds of {CYCLES} cycles, one client, and {MANY}, {CLIENTS} clients")
+        say(measure.machine_text(about), f"{args.rounds} rounds of {CYCLES} cycles and more")
         interpreter = "" if args.no_ray else ray_peer.python()
         with measure.workplace() as folder, contextlib.chdir(measure.ROOT):
             measure.on_disk(folder)
@@ -134,13 +156,23 @@ def main() -> int:
                 place = folder / str(i)
                 place.mkdir()
                 floors.append(Run.read(output([str(client), "floor", str(place), str(CYCLES)])))
-                one.append(ours(args.troupe, client, place / "one", CYCLES, 1, ALONE))
-                many.append(ours(args.troupe, client, place / "many", MANY, CLIENTS, TOGETHER))
-                if interpreter:
-                    ray_one.append(ray(interpreter, place / "ray-one", RAY_CYCLES, 1, ALONE))
-                    ray_many.append(ray(interpreter, place / "ray-many", RAY_CYCLES, CLIENTS, TOGETHER))
-                say(f"  round {i + 1}: one client {one[-1].rate:.0f}/s, {CLIENTS} clients {many[-1].rate:.0f}/s, floor {floors[-1].rate:.0f}/s")
-        measure.finish("pg", about, rows(floors, one, many, ray_one, ray_many), rounds=args.rounds)
+                for runs, name, load in (
+                    (mine.creates, "creates", CREATES),
+                    (mine.one, "one", ONE),
+                    (mine.many, "many", MANY),
+                ):
+                    runs.append(ours(args.troupe, client, place / name, load))
+                rates = f"{mine.one[-1].rate:.0f}/s alone, {mine.many[-1].rate:.0f}/s of {CLIENTS}"
+                say(f"  round {i + 1}: {rates}, floor {floors[-1].rate:.0f}/s")
+                if not interpreter:
+                    continue
+                for runs, name, load in (
+                    (theirs.creates, "ray-creates", dataclasses.replace(CREATES, count=RAY_CREATES)),
+                    (theirs.one, "ray-one", dataclasses.replace(ONE, count=RAY_CYCLES)),
+                    (theirs.many, "ray-many", dataclasses.replace(MANY, count=RAY_CYCLES)),
+                ):
+                    runs.append(ray(interpreter, place / name, load))
+        measure.finish("pg", about, rows(floors, mine, theirs), rounds=args.rounds)
     except (BenchError, subprocess.TimeoutExpired) as e:
         sys.stderr.write(f"error: {e}\n")
         return 1
