@@ -118,6 +118,7 @@ type Head struct {
 	errands errands
 	saves   saves // checkpoints that are wanted beside those of every N steps
 	starts  startChecks
+	ready   readyNames
 	// planned is the newest answer of the scheduler.
 	planned planned
 	meters  meters

@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/troupe-runtime/troupe/elastic/supervise"
@@ -125,6 +126,29 @@ func nextReturn(v *state.View, now int64) int64 {
 	return first
 }
 
+// readyNames remembers the names of the ready nodes at one index: each job of a pass is
+// looked at beside them.
+type readyNames struct {
+	mu    sync.Mutex
+	index uint64
+	list  []string
+}
+
+// names is shared and must not be changed.
+func (r *readyNames) names(v *state.View) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.index != v.Index() || r.index == 0 {
+		r.index, r.list = v.Index(), nil
+		for _, n := range v.Nodes() {
+			if n.State == api.NodeReady {
+				r.list = append(r.list, nodeName(v, n.ID))
+			}
+		}
+	}
+	return slices.Clip(r.list)
+}
+
 // barredOf tells the supervisor which nodes of the placement the job must leave, and
 // which there are beside.
 func (h *Head) barredOf(v *state.View, j *state.Job, g *supervise.Group) {
@@ -132,9 +156,13 @@ func (h *Head) barredOf(v *state.View, j *state.Job, g *supervise.Group) {
 		return // a launch runs on the hosts that were started for it
 	}
 	avoid := h.avoided(v, j.ID)
-	for _, n := range v.Nodes() {
-		if n.State == api.NodeReady && avoid[n.ID] == "" {
-			g.Ready = append(g.Ready, nodeName(v, n.ID))
+	g.Ready = h.ready.names(v)
+	if len(avoid) > 0 {
+		g.Ready = nil
+		for _, n := range v.Nodes() {
+			if n.State == api.NodeReady && avoid[n.ID] == "" {
+				g.Ready = append(g.Ready, nodeName(v, n.ID))
+			}
 		}
 	}
 	pg := v.Group(j.Group)

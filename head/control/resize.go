@@ -17,7 +17,7 @@ const mostSizes = 64
 // stands reports whether a bundle may stay where it is.
 func stands(v *state.View, b state.Bundle) bool {
 	n := v.Node(b.Node)
-	return n != nil && n.State == api.NodeReady && !n.Draining() && !dirtyHolds(v, b.Node)[b.Hold]
+	return n != nil && n.State == api.NodeReady && !n.Draining() && !dirtyHold(v, b.Hold)
 }
 
 // stillLeaving reports whether an allocation of a job's former placement has not ended on a

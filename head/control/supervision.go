@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/troupe-runtime/troupe/elastic/supervise"
@@ -222,18 +223,12 @@ func (h *Head) anySuspect(v *state.View, group string) bool {
 	return false
 }
 
-// dirtyHolds are the holds that processes which do not die may still use.
-func dirtyHolds(v *state.View, node string) map[string]bool {
-	out := map[string]bool{}
-	for _, a := range v.AllocsOn(node) {
-		if a.Gone || a.Dirty == "" {
-			continue
-		}
-		for _, h := range a.Holds {
-			out[h] = true
-		}
-	}
-	return out
+// dirtyHold reports whether processes that do not die may still use a hold.
+func dirtyHold(v *state.View, hold string) bool {
+	h := v.Hold(hold)
+	return h != nil && slices.ContainsFunc(v.AllocsIn(h.Group), func(a *state.Alloc) bool {
+		return !a.Gone && a.Dirty != "" && slices.Contains(a.Holds, hold)
+	})
 }
 
 // replacement keeps every bundle on a living node where it is and asks the scheduler
@@ -284,7 +279,7 @@ func (h *Head) groupOf(v *state.View, j *state.Job) supervise.Group {
 		g.Placed = h.bundlesFree(v, j, pg)
 		for _, b := range pg.RankBundles() {
 			n := v.Node(b.Node)
-			if n != nil && (n.State == api.NodeLost && h.mayLeave(v, j, n) || h.staysAway(j, n)) || dirtyHolds(v, b.Node)[b.Hold] {
+			if n != nil && (n.State == api.NodeLost && h.mayLeave(v, j, n) || h.staysAway(j, n)) || dirtyHold(v, b.Hold) {
 				g.Lost = append(g.Lost, nodeName(v, b.Node))
 			}
 			g.Silent = g.Silent || n != nil && (n.State == api.NodeSuspect || n.State == api.NodeReady && h.nodes.lastBeat(b.Node).IsZero())

@@ -96,6 +96,9 @@ func (v *View) Alloc(id string) *Alloc { return first[Alloc](v.records, tAlloc, 
 // AllocsOn lists the allocations of a node.
 func (v *View) AllocsOn(node string) []*Alloc { return all[Alloc](v.records, tAlloc, "node", node) }
 
+// AllocsIn lists the allocations in a group.
+func (v *View) AllocsIn(group string) []*Alloc { return all[Alloc](v.txn, tAlloc, "group", group) }
+
 // AllocsOf lists the allocations of a job.
 func (v *View) AllocsOf(job string) []*Alloc { return all[Alloc](v.records, tAlloc, "job", job) }
 

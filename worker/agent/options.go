@@ -78,7 +78,7 @@ type Options struct {
 	Warm string
 	// Launcher starts and finds shims; default: real ones with ShimPath.
 	Launcher Launcher
-	// Ports holds master ports; default: four on Address.
+	// Ports holds master ports; default: some on Address.
 	Ports Ports
 	// Disk is where checkpoint stores are; default: the machine's.
 	Disk checkpoint.FS

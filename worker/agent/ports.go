@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// heldPorts is how many master ports an agent offers.
-const heldPorts = 4
+// heldPorts is how many master ports an agent offers: so many attempts can begin on a node
+// from one heartbeat to the next.
+const heldPorts = 64
 
 // Ports holds the ports that rank 0 of an attempt may listen on.
 type Ports interface {
@@ -40,7 +41,7 @@ type held struct {
 	fd   int
 }
 
-// HoldPorts holds four ports on address, an IP address or "" for all.
+// HoldPorts holds heldPorts ports on address, an IP address or "" for all.
 func HoldPorts(address string) (Ports, error) {
 	h := &holder{addr: netip.IPv4Unspecified()}
 	// A name is resolved by those who connect; here all addresses do as well.
