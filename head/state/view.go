@@ -45,7 +45,11 @@ func (v *View) GroupChanged(id string) <-chan struct{} { return v.changed(tGroup
 func (v *View) JobChanged(id string) <-chan struct{} { return v.changed(tJob, id) }
 
 func (v *View) changed(table, id string) <-chan struct{} {
-	ch, _, err := v.txn.FirstWatch(table, "id", id)
+	r, ok := v.records.(shared)
+	if !ok {
+		return nil // a store with one user, who knows what he changes
+	}
+	ch, _, err := r.txn.FirstWatch(table, "id", id)
 	if err != nil {
 		return nil // a defect: the table has an index of that name
 	}
@@ -97,7 +101,7 @@ func (v *View) Alloc(id string) *Alloc { return first[Alloc](v.records, tAlloc, 
 func (v *View) AllocsOn(node string) []*Alloc { return all[Alloc](v.records, tAlloc, "node", node) }
 
 // AllocsIn lists the allocations in a group.
-func (v *View) AllocsIn(group string) []*Alloc { return all[Alloc](v.txn, tAlloc, "group", group) }
+func (v *View) AllocsIn(group string) []*Alloc { return all[Alloc](v.records, tAlloc, "group", group) }
 
 // AllocsOf lists the allocations of a job.
 func (v *View) AllocsOf(job string) []*Alloc { return all[Alloc](v.records, tAlloc, "job", job) }
