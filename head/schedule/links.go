@@ -173,7 +173,16 @@ func placeLinked(o *overlay, d *demand) outcome {
 		}
 	}
 	tries := linkTries
-	return placeClique(o, &less, &tries)
+	got = placeClique(o, &less, &tries)
+	if got.spots == nil && d.strategy == api.Spread && d.perNode == 0 {
+		// As many nodes as possible may be one.
+		one := *d
+		one.strategy = api.StrictPack
+		if alone := placeAll(o, &one); alone.spots != nil {
+			return alone
+		}
+	}
+	return got
 }
 
 // placeClique places a demand and, while two of its nodes are not linked well, tries

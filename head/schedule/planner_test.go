@@ -357,3 +357,12 @@ func TestWaitingCostsNothingUntilRoomComes(t *testing.T) {
 	again("the placement of what fitted", func(n *Snapshot) { g := &n.Own(0).GPUs[0]; g.Share, g.Free = 0, 0 }, false)
 	again("the return of a node", func(n *Snapshot) { n.Own(1).Ready = true }, true)
 }
+
+// As many nodes as possible may be one: where no two whole nodes are linked well, a spread
+// group takes one that holds all of it.
+func TestSpreadOverBadLinks(t *testing.T) {
+	s := cluster(aNode("n0").gpus(2, 72), aNode("n1").gpus(1, 72)).link("n0", "n1", false, 0).pending(gang("a", 2, gpus(1)).strategy(api.Spread).whole())
+	if d := Plan(s, epoch)[0]; len(d.Bundles) != 2 || d.Bundles[0].Node != "id-n0" || d.Bundles[1].Node != "id-n0" {
+		t.Errorf("%+v", d)
+	}
+}

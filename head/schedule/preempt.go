@@ -393,6 +393,14 @@ func (c *cycle) admittedWithout(r *Request, d *demand, vs []victim) bool {
 	for _, v := range whole(vs) {
 		given := *v.h
 		given.Bundles = v.h.Bundles[min(v.keeps, int64(len(v.h.Bundles))):]
+		given.CPU, given.Memory, given.GPUs = 0, 0, 0
+		for i := range given.Bundles {
+			b := &given.Bundles[i]
+			given.CPU, given.Memory = given.CPU+b.CPU, given.Memory+b.Memory
+			if b.Share == 0 {
+				given.GPUs += int64(len(b.Devices))
+			}
+		}
 		defer c.quotas.lift(&given)()
 	}
 	return c.admitted(r, d)
