@@ -17,9 +17,9 @@ type memory struct {
 	books  books
 	lineup lineup
 
-	given  []Shape // the mix that the snapshot named
-	kinds  map[*api.GroupSpec][]*kind
-	byKind map[string]*kind
+	given   []Shape // the mix that the snapshot named
+	counts  kindCounts
+	derived []weighed // what the mix was made of, if it named none
 
 	free      *overlay
 	nodes     []*Node // that free was made of, as the snapshot listed them
@@ -116,7 +116,7 @@ func (m *memory) rebuild(s *Snapshot, now time.Time) {
 	}
 	o.topo = newTopology(s.Levels, o.nodes)
 	o.links = newLinkState(s, o, now)
-	m.given, m.grounds = nil, &grounds{}
+	m.given, m.derived, m.grounds = nil, nil, &grounds{}
 	o.mix = m.mixFor(s)
 	o.version, o.grown = version+1, grown+1
 	m.linkWords++

@@ -3,7 +3,6 @@ package schedule
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -39,10 +38,15 @@ type mixSize struct{ cpu, mem, weight int64 }
 
 // kind is one kind of bundle, known by its key.
 type kind struct {
-	key    string
-	class  *class
-	where  string // equal for kinds that may use the same nodes
-	weight int64  // among those of a mix
+	key   string
+	class *class
+	where string // equal for kinds that may use the same nodes
+}
+
+// weighed is a kind with its weight in a mix.
+type weighed struct {
+	*kind
+	weight int64
 }
 
 func kindOf(s *Shape) *kind {
@@ -54,14 +58,37 @@ func kindOf(s *Shape) *kind {
 // one request more or less is then seldom another mix, for which every node is scored anew.
 const derivedSteps = 50
 
-// weighMix compiles kinds with their weights, in so many steps; nil if nothing in it wants devices.
-func weighMix(kinds []*kind, steps int64) *mix {
-	slices.SortFunc(kinds, func(a, b *kind) int { return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.key, b.key)) })
+// wantsDevices: what wants none is no part of a mix.
+func (k *kind) wantsDevices() bool { return k.class.gpus > 0 || k.class.share > 0 }
+
+// partsOf puts kinds in order and gives each its part of a mix, in so many steps. Those with
+// none are left out.
+func partsOf(kinds []weighed, steps int64) []weighed {
+	slices.SortFunc(kinds, heaviest)
 	kinds = kinds[:min(len(kinds), mostShapes)]
 	var total int64
 	for _, k := range kinds {
 		total = satAdd(total, k.weight)
 	}
+	out := kinds[:0]
+	for _, k := range kinds {
+		if k.weight = int64(float64(k.weight)/float64(total)*float64(steps)) * (mixParts / steps); k.weight > 0 {
+			out = append(out, k)
+		}
+	}
+	slices.SortFunc(out, heaviest) // by their parts, so that equal ones are the same list
+	return out
+}
+
+func heaviest(a, b weighed) int {
+	if a.weight != b.weight {
+		return cmp.Compare(b.weight, a.weight)
+	}
+	return cmp.Compare(a.key, b.key)
+}
+
+// newMix compiles kinds with their parts; nil if there are none.
+func newMix(kinds []weighed) *mix {
 	m := &mix{}
 	type device struct {
 		gpus, share, mem int64
@@ -70,11 +97,7 @@ func weighMix(kinds []*kind, steps int64) *mix {
 	var key strings.Builder
 	groups, masks := map[device]int{}, map[string]int{}
 	for _, k := range kinds {
-		weight := int64(float64(k.weight)/float64(total)*float64(steps)) * (mixParts / steps)
-		if weight == 0 {
-			continue
-		}
-		fmt.Fprintf(&key, "%s*%d;", k.key, weight)
+		fmt.Fprintf(&key, "%s*%d;", k.key, k.weight)
 		mask, ok := masks[k.where]
 		if !ok {
 			mask = len(m.masks)
@@ -88,8 +111,8 @@ func weighMix(kinds []*kind, steps int64) *mix {
 			groups[of] = gi
 			m.groups = append(m.groups, mixGroup{gpus: of.gpus, share: of.share, gpuMem: of.mem, mask: mask})
 		}
-		m.groups[gi].weight += weight
-		m.groups[gi].sizes = append(m.groups[gi].sizes, mixSize{k.class.cpu, k.class.mem, weight})
+		m.groups[gi].weight += k.weight
+		m.groups[gi].sizes = append(m.groups[gi].sizes, mixSize{k.class.cpu, k.class.mem, k.weight})
 	}
 	if len(m.groups) == 0 {
 		return nil
@@ -114,76 +137,146 @@ func (m *memory) mixFor(s *Snapshot) *mix {
 		if len(s.Mix) == len(m.given) && len(s.Mix) > 0 && &s.Mix[0] == &m.given[0] {
 			return m.free.mix // the very same list
 		}
-		m.given = s.Mix
-		weights := map[string]*kind{}
-		for i := range s.Mix {
-			if s.Mix[i].Weight > 0 {
-				add(weights, kindOf(&s.Mix[i]), s.Mix[i].Weight)
-			}
-		}
-		return weighMix(slices.Collect(maps.Values(weights)), mixParts)
+		m.given, m.derived = s.Mix, nil
+		return givenMix(s.Mix)
 	}
 	m.given = nil
-	if len(m.kinds) > 4*(len(s.Pending)+len(s.Holders))+1024 {
-		m.kinds = nil
-	}
-	if m.kinds == nil {
-		m.kinds, m.byKind = map[*api.GroupSpec][]*kind{}, map[string]*kind{}
-	}
-	counts := map[*kind]int64{}
-	requests := int64(0)
-	for _, r := range s.Pending {
-		requests += m.count(counts, &r.Spec)
-	}
-	for _, h := range s.Holders {
-		if h.Spec != nil {
-			requests += m.count(counts, h.Spec)
-		}
-	}
-	if requests == 0 {
+	m.counts.follow(s)
+	if m.counts.requests == 0 {
+		m.derived = nil
 		return nil
 	}
-	weights := map[string]*kind{}
-	for k, n := range counts {
-		add(weights, k, n)
+	list := partsOf(m.counts.list(), derivedSteps)
+	if m.derived != nil && slices.Equal(list, m.derived) {
+		return m.free.mix
 	}
-	add(weights, kindOf(&Shape{Bundle: api.Bundle{Resources: api.Resources{GPUs: 1}}}), 1+requests/4)
-	return weighMix(slices.Collect(maps.Values(weights)), derivedSteps)
+	m.derived = list
+	return newMix(list)
 }
 
-// count adds the kinds of a request, which are looked at once.
-func (m *memory) count(counts map[*kind]int64, spec *api.GroupSpec) int64 {
-	kinds, ok := m.kinds[spec]
-	if !ok {
-		shapes := shapesOf(spec)
-		for i := range shapes {
-			k := kindOf(&shapes[i])
-			if have := m.byKind[k.key]; have != nil {
-				k = have
-			} else {
-				m.byKind[k.key] = k
-			}
-			kinds = append(kinds, k)
+// givenMix is the mix that somebody names.
+func givenMix(shapes []Shape) *mix {
+	at := map[string]int{}
+	var list []weighed
+	for i := range shapes {
+		k := kindOf(&shapes[i])
+		if shapes[i].Weight <= 0 || !k.wantsDevices() {
+			continue
 		}
-		m.kinds[spec] = kinds
+		n, ok := at[k.key]
+		if !ok {
+			n = len(list)
+			at[k.key] = n
+			list = append(list, weighed{kind: k})
+		}
+		list[n].weight = satAdd(list[n].weight, shapes[i].Weight)
 	}
-	for _, k := range kinds {
-		counts[k]++
-	}
-	return int64(len(kinds))
+	return newMix(partsOf(list, mixParts))
 }
 
-// add adds to the weight of a kind, if it wants devices.
-func add(weights map[string]*kind, k *kind, weight int64) {
-	if k.class.gpus == 0 && k.class.share == 0 {
+// kindCounts is how many requests of a snapshot are of which kinds. It follows from one
+// snapshot to the next by what is another one.
+type kindCounts struct {
+	requests int64
+	by       map[*kind]int64
+	of       map[*api.GroupSpec]*counted
+	byKey    map[string]*kind // each kind is one
+	one      *kind            // a whole device
+	pending  []*Request       // that are counted, as the snapshot listed them
+	holders  []*Holder
+}
+
+// counted is the kinds of a request, which are looked at once, and how often it is counted.
+type counted struct {
+	kinds []*kind
+	times int64
+}
+
+func (c *kindCounts) follow(s *Snapshot) {
+	if c.by == nil || len(c.byKey) > 4*(len(s.Pending)+len(s.Holders))+1024 {
+		*c = kindCounts{by: map[*kind]int64{}, of: map[*api.GroupSpec]*counted{}, byKey: map[string]*kind{}}
+		c.one = c.same(kindOf(&Shape{Bundle: api.Bundle{Resources: api.Resources{GPUs: 1}}}))
+	}
+	was, is := changedPart(c.pending, s.Pending)
+	for _, r := range is {
+		c.count(&r.Spec, 1)
+	}
+	for _, r := range was {
+		c.count(&r.Spec, -1)
+	}
+	gone, come := changedPart(c.holders, s.Holders)
+	for _, h := range come {
+		c.count(h.Spec, 1)
+	}
+	for _, h := range gone {
+		c.count(h.Spec, -1)
+	}
+	if len(was)+len(is) > 0 {
+		c.pending = append(c.pending[:0:0], s.Pending...)
+	}
+	if len(gone)+len(come) > 0 {
+		c.holders = append(c.holders[:0:0], s.Holders...)
+	}
+}
+
+// changedPart is what is left of two lists without what they have in common at both ends.
+func changedPart[T comparable](a, b []T) ([]T, []T) {
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	return a, b
+}
+
+// same is the one kind that equals k.
+func (c *kindCounts) same(k *kind) *kind {
+	if have := c.byKey[k.key]; have != nil {
+		return have
+	}
+	c.byKey[k.key] = k
+	return k
+}
+
+// count adds the kinds of a request, or with sign -1 takes them out.
+func (c *kindCounts) count(spec *api.GroupSpec, sign int64) {
+	if spec == nil {
 		return
 	}
-	have := weights[k.key]
-	if have == nil {
-		have = &kind{key: k.key, class: k.class, where: k.where}
-		weights[k.key] = have
+	x := c.of[spec]
+	if x == nil {
+		x = &counted{}
+		shapes := shapesOf(spec)
+		for i := range shapes {
+			x.kinds = append(x.kinds, c.same(kindOf(&shapes[i])))
+		}
+		c.of[spec] = x
 	}
-	have.weight = satAdd(have.weight, weight)
+	for _, k := range x.kinds {
+		if c.by[k] += sign; c.by[k] == 0 {
+			delete(c.by, k)
+		}
+	}
+	c.requests += sign * int64(len(x.kinds))
+	if x.times += sign; x.times == 0 {
+		delete(c.of, spec)
+	}
+}
+
+// list is the kinds that want devices.
+func (c *kindCounts) list() []weighed {
+	out := make([]weighed, 0, len(c.by)+1)
+	one := 1 + c.requests/4
+	for k, n := range c.by {
+		switch {
+		case k == c.one:
+			one += n
+		case k.wantsDevices():
+			out = append(out, weighed{k, n})
+		}
+	}
+	return append(out, weighed{c.one, one})
 }
 
 // shapesOf is what a request asks of one node at a time.
