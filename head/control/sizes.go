@@ -44,15 +44,28 @@ func checkPerNode(s *api.JobSpec, bad func(string, string, ...any)) {
 	}
 }
 
-// startSize is the size that a new job starts with: the largest allowed one, up to what is
-// asked for, that fits now; else the smallest that can ever fit, which starts soonest.
+// startSize is the size that a new job starts with: what is asked for, if it fits now; else
+// with a deadline the smallest allowed one that meets it and fits now; else the largest that
+// fits now; else the smallest that is in time, or without a deadline the smallest of all,
+// which starts soonest.
 func (h *Head) startSize(v *state.View, id string, spec api.JobSpec, gs api.GroupSpec) (int64, []api.Placed) {
 	if placement := h.placeNow(v, id, gs); placement != nil || !spec.Sizes.Any() {
 		return spec.Ranks, placement
 	}
+	below := spec.Sizes.Below(spec.Ranks, maxRanks)
 	least := spec.Ranks
-	for _, n := range spec.Sizes.Below(spec.Ranks, maxRanks) {
+	for _, n := range below {
 		least = n
+	}
+	if !spec.Deadline.IsZero() {
+		takes := v.Expect(&state.Group{Spec: gs})
+		if n, ok := schedule.LeastInTime(append(below, spec.Ranks), spec.Ranks, takes, spec.Deadline.Sub(h.Clock.Now())); ok {
+			least = n
+			gs.Bundles = slices.Repeat(gs.Bundles[:1], int(n))
+			if placement := h.placeNow(v, id, gs); placement != nil {
+				return n, placement
+			}
+		}
 	}
 	for _, n := range spec.Sizes.Below(spec.Ranks, mostSizes) {
 		gs.Bundles = slices.Repeat(gs.Bundles[:1], int(n))

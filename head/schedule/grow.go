@@ -28,7 +28,9 @@ const (
 )
 
 // grow gives elastic groups what nobody waits for. Whatever waits, for whatever reason,
-// comes first: what it needs may become free beside this.
+// comes first: what it needs may become free beside this. Those that would miss their
+// deadline get the least size that meets it, the earliest deadline first, before the others
+// get what is left.
 func (c *cycle) grow() {
 	for i := range c.order {
 		if c.decisions[i].Bundles == nil {
@@ -49,11 +51,33 @@ func (c *cycle) grow() {
 	slices.SortFunc(elastic, func(a, b *Holder) int {
 		return cmp.Or(standingOf(b.Spec).compare(standingOf(a.Spec)), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Group, b.Group))
 	})
+	var late, others []*Holder
 	for _, h := range elastic {
+		if h.late(c.now) {
+			late = append(late, h)
+		} else {
+			others = append(others, h)
+		}
+	}
+	slices.SortStableFunc(late, func(a, b *Holder) int { return a.Spec.Deadline.Compare(b.Spec.Deadline) })
+	for _, h := range late {
+		if g, ok := c.growInTime(h); ok {
+			c.growths = append(c.growths, g)
+		} else {
+			others = append(others, h)
+		}
+	}
+	for _, h := range others {
 		if g, ok := c.growOne(h); ok {
 			c.growths = append(c.growths, g)
 		}
 	}
+}
+
+// late: it is expected to end, and after its deadline, which is still to come.
+func (h *Holder) late(now time.Time) bool {
+	d := h.Spec.Deadline
+	return !d.IsZero() && d.After(now) && h.Ends.After(d)
 }
 
 // mayGrow: it runs, can save, and nothing else is asked of it.
@@ -67,24 +91,45 @@ func (h *Holder) mayGrow() bool {
 	return !strict && h.Spec.Level == "" && !h.Spec.WholeNodes && len(h.Spec.Roles) == 0 && len(h.Spec.Bundles) > 0 && int64(len(h.Bundles)) == int64(len(h.Spec.Bundles))
 }
 
+// beside finds room for what a group would have beyond what it holds, and says how to take
+// it; nil: there is none.
+func (c *cycle) beside(h *Holder, to int64) (got []spot, take func()) {
+	spec := *h.Spec
+	spec.Bundles = slices.Repeat(h.Spec.Bundles[:1], int(to)-len(h.Bundles))
+	r := &Request{ID: h.Group, Name: h.Name, User: h.User, Spec: spec, Seq: h.Seq, Expect: h.left(c.now), Since: c.now}
+	d := newDemand(r, c.now)
+	if !c.admitted(r, d) {
+		return nil, nil
+	}
+	got = c.startNow(len(c.order), r, d).spots
+	return got, func() {
+		c.quotas.charge(r, c.needs(r, d))
+		c.free.commit(r.ID, got, nil)
+	}
+}
+
+// growInTime gives a late group the least size that meets its deadline, if there is room.
+func (c *cycle) growInTime(h *Holder) (Growth, bool) {
+	n := int64(len(h.Bundles))
+	until := h.Spec.Deadline.Sub(c.now) - h.Restart - h.SaveCost
+	to, ok := LeastInTime(h.Sizes.Above(n, mostSizes), n, h.left(c.now), until)
+	if !ok {
+		return Growth{}, false
+	}
+	got, take := c.beside(h, to)
+	if got == nil {
+		return Growth{}, false
+	}
+	take()
+	return Growth{Group: h.Group, To: to, Why: fmt.Sprintf("with %d ranks it would end %s after its deadline, with %d before it",
+		n, h.Ends.Sub(h.Spec.Deadline).Round(time.Second), to)}, true
+}
+
 // growOne finds the largest size with room for it that is worth a restart.
 func (c *cycle) growOne(h *Holder) (Growth, bool) {
 	n := int64(len(h.Bundles))
 	sizes := h.Sizes.Above(n, mostSizes)
-	fits := func(to int64) (got []spot, take func([]spot)) {
-		spec := *h.Spec
-		spec.Bundles = slices.Repeat(h.Spec.Bundles[:1], int(to-n))
-		r := &Request{ID: h.Group, Name: h.Name, User: h.User, Spec: spec, Seq: h.Seq, Expect: h.left(c.now), Since: c.now}
-		d := newDemand(r, c.now)
-		if !c.admitted(r, d) {
-			return nil, nil
-		}
-		return c.startNow(len(c.order), r, d).spots, func(got []spot) {
-			c.quotas.charge(r, c.needs(r, d))
-			c.free.commit(r.ID, got, nil)
-		}
-	}
-	room := func(k int) bool { got, _ := fits(sizes[k]); return got != nil }
+	room := func(k int) bool { got, _ := c.beside(h, sizes[k]); return got != nil }
 	if len(sizes) == 0 || !room(0) {
 		return Growth{}, false
 	}
@@ -93,11 +138,11 @@ func (c *cycle) growOne(h *Holder) (Growth, bool) {
 	if !ok {
 		return Growth{}, false
 	}
-	got, take := fits(to)
+	got, take := c.beside(h, to)
 	if got == nil {
 		return Growth{}, false
 	}
-	take(got)
+	take()
 	return Growth{Group: h.Group, To: to, Why: fmt.Sprintf("there is room for %d ranks and nobody waits: it ends about %s sooner", to, saved.Round(time.Second))}, true
 }
 

@@ -62,6 +62,23 @@ func TestGrow(t *testing.T) {
 			h.SaveCost = 0
 			return clusterOf(ns).heldBy(h)
 		}, ""},
+		{"the one that would be late first, and no more than it needs", func(ns []*nodeBuilder) *Snapshot {
+			on, late := elastic("on", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1), elastic("late", ns[1], api.Sizes{Min: 1, Max: 16}, 0, 1)
+			on.Spec.Priority = 5
+			late.Ends, late.Spec.Deadline = epoch.Add(10*time.Hour), epoch.Add(7*time.Hour)
+			return clusterOf(ns).heldBy(on, late)
+		}, "pg-late→3 pg-on→5"},
+		{"the earlier deadline first", func(ns []*nodeBuilder) *Snapshot {
+			a, b := elastic("a", ns[0], api.Sizes{Min: 1, Max: 5}, 0, 1), elastic("b", ns[1], api.Sizes{Min: 1, Max: 5}, 0, 1)
+			a.Ends, a.Spec.Deadline = epoch.Add(10*time.Hour), epoch.Add(5*time.Hour)
+			b.Ends, b.Spec.Deadline = epoch.Add(8*time.Hour), epoch.Add(4*time.Hour)
+			return clusterOf(ns).heldBy(a, b)
+		}, "pg-b→5 pg-a→3"},
+		{"no size is in time: as without a deadline", func(ns []*nodeBuilder) *Snapshot {
+			a := elastic("a", ns[0], api.Sizes{Min: 1, Max: 6}, 0, 1)
+			a.Ends, a.Spec.Deadline = epoch.Add(10*time.Hour), epoch.Add(time.Hour)
+			return clusterOf(ns).heldBy(a)
+		}, "pg-a→6"},
 		{"the more important first, and the older", func(ns []*nodeBuilder) *Snapshot {
 			low, high := elastic("low", ns[0], api.Sizes{Min: 1, Max: 4}, 0, 1), elastic("high", ns[1], api.Sizes{Min: 1, Max: 5}, 0, 1)
 			high.Spec.Priority = 5

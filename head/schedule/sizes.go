@@ -116,3 +116,26 @@ func (d *Due) gains(size int, change time.Duration, s Speedup) bool {
 
 // maxDoublings keeps sizes within an integer.
 const maxDoublings = 20
+
+// WithSize is how long work takes with another size if its speed goes with its size.
+func WithSize(takes time.Duration, from, to int64) time.Duration {
+	if from <= 0 || to <= 0 || takes <= 0 {
+		return takes
+	}
+	t := math.Ceil(float64(takes) * float64(from) / float64(to))
+	if t >= math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return time.Duration(t)
+}
+
+// LeastInTime is the smallest of some sizes with which work that takes so long with size
+// from is done within a time; false: none is.
+func LeastInTime(sizes []int64, from int64, takes, within time.Duration) (least int64, ok bool) {
+	for _, n := range sizes {
+		if n > 0 && WithSize(takes, from, n) <= within && (!ok || n < least) {
+			least, ok = n, true
+		}
+	}
+	return least, ok
+}

@@ -75,3 +75,24 @@ func TestDueSizesHold(t *testing.T) {
 		}
 	})
 }
+
+func TestLeastInTime(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		sizes         []int64
+		from          int64
+		takes, within time.Duration
+		want          int64 // 0: none
+	}{
+		{"as it is", []int64{8, 4, 2}, 8, 8 * time.Hour, 16 * time.Hour, 4},
+		{"in any order", []int64{2, 8, 4}, 8, 8 * time.Hour, 8 * time.Hour, 8},
+		{"none", []int64{2, 4, 8}, 8, 8 * time.Hour, time.Hour, 0},
+		{"too late already", []int64{2}, 1, time.Hour, -time.Hour, 0},
+		{"no sizes", nil, 1, time.Hour, time.Hour, 0},
+		{"more than a time holds", []int64{1}, 1 << 40, 1 << 62, 1 << 62, 0},
+	} {
+		if got, ok := LeastInTime(tc.sizes, tc.from, tc.takes, tc.within); got != tc.want || ok != (tc.want > 0) {
+			t.Errorf("%s: %d, %v, want %d", tc.name, got, ok, tc.want)
+		}
+	}
+}

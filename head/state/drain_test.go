@@ -97,13 +97,19 @@ func TestResize(t *testing.T) {
 		t.Fatalf("%s", s)
 	}
 	m.ok(KindSupervise, Supervise{Job: "a", Attempt: 0, End: &AttemptEnd{}, State: api.Recovering})
-	holds := m.s.View().Group("pg-a").Placed
+	was := m.s.View().Group("pg-a")
+	holds := was.Placed
 	// Rank 1 goes; rank 2 becomes the second.
 	m.ok(KindResizeGroup, ResizeGroup{Group: "pg-a", From: []int64{0, 2}, Placement: at("n1", "n2")})
 	v := m.s.View()
 	g, j := v.Group("pg-a"), v.Job("a")
 	if g.Placed[0].Hold != holds[0].Hold || g.Placed[1].Hold != holds[2].Hold || len(g.Spec.Bundles) != 2 || j.Spec.Ranks != 2 || j.Drain != nil {
 		t.Fatalf("%+v of %+v, %+v", g, j.Spec, j.Drain)
+	}
+	// With fewer ranks what is left of it takes longer.
+	held := int64(was.Held(int64(m.index) * 1e9))
+	if want := held + (was.Expect-held)*3/2; held == 0 || g.Expect != want {
+		t.Errorf("it is expected to hold for %d, want %d", g.Expect, want)
 	}
 	if r := j.Last().Ranks; r[0].Bundle != 0 || r[1].Bundle != -1 || r[2].Bundle != 1 {
 		t.Fatalf("%+v", r)

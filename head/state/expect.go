@@ -1,6 +1,7 @@
 package state
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -44,6 +45,21 @@ func (t *tx) past(j *Job, g *Group) {
 			t.meta.Pasts--
 		}
 	}
+}
+
+// expectSized makes what is still expected of a group go with its size, as its speed is
+// taken to; a time limit ends it all the same.
+func (t *tx) expectSized(g *Group, from, to int64) {
+	held := int64(g.Held(t.now))
+	if from <= 0 || to <= 0 || from == to || g.Expect <= held {
+		return
+	}
+	left := mulDiv(g.Expect-held, from, to)
+	g.Expect = held + min(left, math.MaxInt64-held)
+	if limit := int64(g.Spec.TimeLimit); limit > 0 {
+		g.Expect = min(g.Expect, limit)
+	}
+	t.put(tGroup, g)
 }
 
 func (t *tx) expect(g *Group) int64 { return int64(t.Expect(g)) }

@@ -51,6 +51,7 @@ func resizeGroup(t *tx, c ResizeGroup) any {
 		}
 	}
 	old := jw.Spec.Ranks
+	t.expectSized(&w, old, int64(len(c.Placement)))
 	jw.Spec.Ranks, jw.Index = int64(len(c.Placement)), t.index
 	t.put(tJob, &jw)
 	t.event("job-resized", "job/"+j.ID, "%d to %s: %s", old, plural(jw.Spec.Ranks, "rank"), c.Why)

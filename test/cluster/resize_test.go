@@ -9,6 +9,7 @@ import (
 
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
+	"github.com/troupe-runtime/troupe/runtime/unit"
 )
 
 // scale asks the leader, whichever that is by then, for another number of ranks.
@@ -212,4 +213,35 @@ func TestSmallestStartsFirst(t *testing.T) {
 		c.WaitState(id, time.Minute, api.Succeeded)
 		c.books()
 	})
+}
+
+// A job that does not fit as it is starts with the least size that meets its deadline, and
+// without a deadline with the largest that fits.
+func TestStartSizeMeetsTheDeadline(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		deadline time.Duration // 0: none
+		want     int64
+		expect   time.Duration
+	}{
+		{"none", 0, 4, 9 * time.Hour},
+		{"three ranks meet it", 12 * time.Hour, 3, 12 * time.Hour},
+		{"no size that fits meets it", 7 * time.Hour, 4, 9 * time.Hour},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			Run(t, Options{Nodes: four()}, func(c *Cluster) {
+				c.WaitState(c.Submit(NewSpec("other", 4, Script{Steps: 1000000, StepTime: 100 * ms})), time.Minute, api.Running)
+				spec := NewSpec("a", 6, Script{Steps: 1000000, StepTime: 100 * ms})
+				spec.Sizes, spec.Estimate = &api.Sizes{Min: 1, Max: 6}, unit.Duration(6*time.Hour)
+				if tc.deadline > 0 {
+					spec.Deadline = time.Now().Add(tc.deadline + time.Second)
+				}
+				id := c.Submit(spec)
+				v := c.View()
+				if n, expect := v.Job(id).Spec.Ranks, time.Duration(v.Group(v.Job(id).Group).Expect); n != tc.want || expect != tc.expect {
+					t.Errorf("it starts with %d ranks and is expected to take %s, want %d and %s", n, expect, tc.want, tc.expect)
+				}
+			})
+		})
+	}
 }
