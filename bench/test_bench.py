@@ -165,13 +165,20 @@ def test_the_workplace_ends_what_escaped_into_a_session_of_its_own() -> None:
     assert stray.returncode == -9
 
 
-def test_checkpoint_rows_take_the_slower_rank() -> None:
-    path = Path(__file__).resolve().parent / "checkpoint" / "bench.py"
-    spec = importlib.util.spec_from_file_location("checkpoint_bench", path)
+def load(name: str) -> Any:
+    """The script of a benchmark, as a module of its own."""
+    path = Path(__file__).resolve().parent / name / "bench.py"
+    spec = importlib.util.spec_from_file_location(f"{name}_bench", path)
     assert spec is not None
     assert spec.loader is not None
     bench = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = bench  # dataclasses look for it there
     spec.loader.exec_module(bench)
+    return bench
+
+
+def test_checkpoint_rows_take_the_slower_rank() -> None:
+    bench = load("checkpoint")
     found: list[Event] = [{"rank": 0, "what": "report", "trial": 0, "microseconds": 0.5}]
     for rank in range(2):
         for trial in range(-1, 2):
@@ -237,3 +244,15 @@ def test_rows_of_lost_nodes() -> None:
     assert [behind[k]["reached"] for k in ("killed_lost", "cut_lost", "agent_back")] == [True, True, True]
     assert nodes.behind([ours[1]])["killed_lost"]["reached"] is False
     assert nodes.rows([], []) == []
+
+
+def test_rows_of_placement_groups() -> None:
+    pg = load("pg")
+    run = pg.Run.read(json.dumps({"create": [float(i) for i in range(1, 101)], "seconds": 4.0}))
+    assert run.rate == 25
+    side, ray = pg.Side([run], [run], [run, run]), pg.Side()
+    rows = {r.row: r for r in pg.rows([run], side, ray)}
+    assert list(rows) == ["create p50", "create p99", "cycles, one", "cycles, 64"]
+    assert (rows["create p50"].ours, rows["create p99"].ours, rows["cycles, 64"].ours) == (50, 99, 25)
+    assert [r.reached for r in rows.values()] == [False, False, False, False]
+    assert rows["create p50"].peer is None

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "recovery"))
 
 import measure
 import ray_peer
-from measure import BenchError, Reach, Row, Value, say
+from measure import BenchError, Reach, Row, say
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 600.0  # seconds of one run
