@@ -60,6 +60,9 @@ type Policy struct {
 	NoBackfill bool   `json:"noBackfill,omitempty"`
 	NoPreempt  bool   `json:"noPreempt,omitempty"`
 	Planned    int64  `json:"planned,omitempty"`
+	// PlanAge is how old planned starts may become before earlier ones are looked for; 0:
+	// they are with every event.
+	PlanAge unit.Duration `json:"planAge,omitempty"`
 }
 
 func (p Policy) schedule() schedule.Policy {

@@ -136,7 +136,7 @@ func Run(ctx context.Context, c *Cluster, t *Trace, o Options) (*Result, error) 
 		Options: o, cluster: c, trace: t, store: store, survey: survey.New(store, survey.Seen{}), planner: schedule.NewPlanner(),
 		byNode: map[string]int{}, byID: map[string]int{}, never: map[string]string{}, took: map[string]time.Duration{},
 	}
-	s.planner.Clock = o.Clock
+	s.planner.Clock, s.planner.PlanAge = o.Clock, c.Policy.PlanAge.D()
 	s.result.Waiting = map[string]string{}
 	if err := s.begin(); err != nil {
 		return nil, err

@@ -40,17 +40,22 @@ func play(t *testing.T, c *Cluster, tr *Trace, o Options) *Result {
 	return r
 }
 
+// However old planned starts may become, what fits starts.
 func TestJobsRunOneAfterTheOther(t *testing.T) {
-	tr := jobs(t, "0 100 8", "10 50 8", "20 30 4")
-	r := play(t, eights(1), tr, Options{Check: true})
-	for i, want := range []time.Duration{0, 100, 150} {
-		if o := r.Jobs[i]; !o.Done || o.Started != want*time.Second || o.Ended != o.Started+o.Job.Takes {
-			t.Errorf("job %d ran from %s to %s, done %v; want from %ds", i, o.Started, o.Ended, o.Done, want)
+	for _, age := range []time.Duration{0, time.Hour} {
+		tr := jobs(t, "0 100 8", "10 50 8", "20 30 4")
+		c := eights(1)
+		c.Policy.PlanAge = unit.Duration(age)
+		r := play(t, c, tr, Options{Check: true})
+		for i, want := range []time.Duration{0, 100, 150} {
+			if o := r.Jobs[i]; !o.Done || o.Started != want*time.Second || o.Ended != o.Started+o.Job.Takes {
+				t.Errorf("plans as old as %s: job %d ran from %s to %s, done %v; want from %ds", age, i, o.Started, o.Ended, o.Done, want)
+			}
 		}
-	}
-	rep := NewReport(tr, r, "troupe", 1, 8)
-	if rep.Finished != 3 || rep.LostGPUHours != 0 || rep.Utilisation < 0.91 || rep.Utilisation > 0.93 {
-		t.Errorf("%+v", rep)
+		rep := NewReport(tr, r, "troupe", 1, 8)
+		if rep.Finished != 3 || rep.LostGPUHours != 0 || rep.Utilisation < 0.91 || rep.Utilisation > 0.93 {
+			t.Errorf("%+v", rep)
+		}
 	}
 }
 
@@ -192,6 +197,7 @@ func TestBadClusters(t *testing.T) {
 		{`{"nodes":[{"count":1}],"failures":{"gpu":{"mtbf":"1h","shape":90}}}`, "shape is 0.1 to 20"},
 		{`{"nodes":[{"count":1}],"checkpoints":{"interval":"0s","save":"1s"}}`, "interval is above zero"},
 		{`{"nodes":[{"count":1}],"policy":{"order":"luck"}}`, "none of fair"},
+		{`{"nodes":[{"count":1}],"policy":{"planAge":"-1s"}}`, "negative"},
 		{`{"nodes":[{"count":1}],"nodez":1}`, "nodez"},
 		{`{"nodes":[{"count":1}]} {}`, "more than one document"},
 	} {
