@@ -105,6 +105,12 @@ func (p *profile) forget(e *plannedStart) {
 	}
 }
 
+// after is how many starts were planned after a turn.
+func (p *profile) after(turn int) int {
+	at, _ := slices.BinarySearchFunc(p.list, turn, func(e *plannedStart, turn int) int { return e.turn - turn })
+	return len(p.list) - at
+}
+
 // planOf is what is planned for the request of a turn; nil: nothing.
 func (p *profile) planOf(turn int) *plannedStart {
 	if turn < 0 || turn >= len(p.plans) {

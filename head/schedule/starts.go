@@ -232,6 +232,9 @@ const (
 	// promiseWork is for the first of the line, and for starts that were planned and are not
 	// possible any more.
 	promiseWork = 1 << 14
+	// promiseAfter is how many starts may be planned after one that is not possible any more
+	// for another one to be looked for at once.
+	promiseAfter = 64
 	// replanPause is how soon a plan is gone on with that is not whole.
 	replanPause = 100 * time.Millisecond
 )
@@ -253,7 +256,8 @@ func (c *cycle) looks(e *plannedStart, r *Request) bool {
 		}
 	}
 	fresh := e == nil && c.timely.left
-	promised := e != nil && e.broken || !c.timely.some
+	// To look for one start, those after it are taken out and put back.
+	promised := !c.timely.some || e != nil && e.broken && p.after(e.turn) <= promiseAfter
 	if !fresh && (c.replan && p.work < replanWork || promised && p.work < promiseWork) {
 		return true
 	}
