@@ -95,6 +95,7 @@ type sim struct {
 	byID   map[string]int
 	never  map[string]string // why a shape can never be placed, by shape
 	dirty  bool              // the scheduler is to be asked
+	idle   bool              // nothing happened but that it wants to be asked
 	asked  time.Duration     // when it wants to be asked again; 0: it does not
 	result Result
 	meter  meter
@@ -180,6 +181,7 @@ func (s *sim) instant() error {
 		if err := s.plan(); err != nil {
 			return err
 		}
+		s.idle = false
 	}
 	s.meter.sample(now)
 	return nil
@@ -219,7 +221,7 @@ func (s *sim) happens(e event) error {
 	case rankFails:
 		return s.rankFails(e.job)
 	case planLooks:
-		s.asked, s.dirty = 0, true
+		s.asked, s.idle, s.dirty = 0, !s.dirty, true
 	}
 	return nil
 }
@@ -291,7 +293,11 @@ func (s *sim) cycle(snap *schedule.Snapshot) *schedule.Result {
 	if s.Clock != nil {
 		began = s.Clock()
 	}
-	r := s.planner.Plan(snap, s.time())
+	plan := s.planner.Plan
+	if s.idle { // as a head does, it goes on with its plan then
+		plan = s.planner.Replan
+	}
+	r := plan(snap, s.time())
 	s.result.Cycles++
 	if s.Clock != nil {
 		s.result.Longest = max(s.result.Longest, s.Clock()-began)

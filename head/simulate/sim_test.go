@@ -52,6 +52,9 @@ func TestJobsRunOneAfterTheOther(t *testing.T) {
 				t.Errorf("plans as old as %s: job %d ran from %s to %s, done %v; want from %ds", age, i, o.Started, o.Ended, o.Done, want)
 			}
 		}
+		if r.Cycles > 20 {
+			t.Errorf("plans as old as %s: the scheduler was asked %d times about three jobs", age, r.Cycles)
+		}
 		rep := NewReport(tr, r, "troupe", 1, 8)
 		if rep.Finished != 3 || rep.LostGPUHours != 0 || rep.Utilisation < 0.91 || rep.Utilisation > 0.93 {
 			t.Errorf("%+v", rep)
