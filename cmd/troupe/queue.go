@@ -313,7 +313,7 @@ func (a *app) queueApply() *cobra.Command {
 		Use: "apply FILE", Short: "Make or replace the tenants and queues that a YAML or JSON file lists", Args: cobra.ExactArgs(1),
 		Example: "  troupe queue apply queues.yaml\n  troupe queue apply queues.yaml --whole",
 		RunE: func(c *cobra.Command, args []string) error {
-			data, err := readBounded(args[0])
+			data, err := readBounded(args[0], queueFileHelp)
 			if err != nil {
 				return err
 			}

@@ -63,8 +63,14 @@ func decodeQueues(path string, data []byte) (list []*api.Queue, err error) {
 	if file.Queues == nil {
 		return nil, at(path, doc.Content[0], "no list named queues; write queues: [] to remove all")
 	}
-	for i := range file.Queues {
-		e := &file.Queues[i]
+	return queuesOf(path, doc.Content[0], file.Queues)
+}
+
+// queuesOf reads the quantities of a list that stands under "queues" in a document.
+func queuesOf(path string, doc *yaml.Node, entries []queueEntry) ([]*api.Queue, error) {
+	var list []*api.Queue
+	for i := range entries {
+		e := &entries[i]
 		q := e.Queue
 		for _, part := range []struct {
 			name string
@@ -74,7 +80,7 @@ func decodeQueues(path string, data []byte) (list []*api.Queue, err error) {
 			for of, text := range part.from {
 				n, ok := quotaAmount(of, text)
 				if !ok {
-					place := nodeAt(doc.Content[0], "queues", strconv.Itoa(i), part.name, of)
+					place := nodeAt(doc, "queues", strconv.Itoa(i), part.name, of)
 					return nil, at(path, place, "%.40q of %.40q: %s", text, of, quotaForm(of))
 				}
 				*part.to = append(*part.to, api.Amount{Of: of, N: n})

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -92,7 +94,7 @@ func (a *app) simulate(ctx context.Context, f simulateFlags) error {
 		return usage("--until and --first are not negative")
 	case f.format != "svg" && f.format != "png":
 		return usage("--picture-format %q: svg or png", f.format)
-	case f.speedup <= 1 || f.speedup > 2 || f.due.Doublings < 0 || f.due.Doublings > 10 || f.due.Change < 0:
+	case math.IsNaN(f.speedup) || f.speedup <= 1 || f.speedup > 2 || f.due.Doublings < 0 || f.due.Doublings > 10 || f.due.Change < 0:
 		return usage("--speedup is above 1 and at most 2, --doublings 0 to 10, --change not negative")
 	}
 	f.due.Speedup = schedule.Speedup(f.speedup)
@@ -135,7 +137,7 @@ func (a *app) simulate(ctx context.Context, f simulateFlags) error {
 	report.Trace = f.trace
 	a.one(report, f.trace, func() { a.printReport(report) })
 	if f.policy == defaultPolicy {
-		a.note("%d jobs, %d entries of the log, %d cycles of the scheduler in %s; the longest %s", report.Jobs, r.Commands, r.Cycles, time.Since(began).Round(time.Millisecond), r.Longest.Round(time.Microsecond))
+		a.note("%s, %s of the log, %s of the scheduler in %s; the longest %s", plural(int64(report.Jobs), "job"), plural(int64(min(r.Commands, math.MaxInt64)), "command"), plural(int64(r.Cycles), "cycle"), time.Since(began).Round(time.Millisecond), r.Longest.Round(time.Microsecond))
 		for _, p := range r.Phases {
 			if p.Took < time.Second {
 				continue
@@ -153,20 +155,23 @@ func (a *app) simulate(ctx context.Context, f simulateFlags) error {
 	return err
 }
 
-var gridRE = regexp.MustCompile(`^([0-9]{1,6})x([0-9]{1,3})$`)
+var gridRE = regexp.MustCompile(`^([0-9]+)x([0-9]+)$`)
 
 // readCluster reads a cluster file, or makes equal nodes of a word like 80x8.
 func readCluster(word string) (*simulate.Cluster, error) {
 	if m := gridRE.FindStringSubmatch(word); m != nil {
-		nodes, _ := strconv.Atoi(m[1]) // digits, by the expression
-		gpus, _ := strconv.Atoi(m[2])
+		nodes, err1 := strconv.Atoi(m[1])
+		gpus, err2 := strconv.Atoi(m[2])
+		if err := cmp.Or(err1, err2); err != nil {
+			return nil, malformed("troupe simulate --help", "%s: %d nodes of %d GPUs are the most", word, simulate.MaxNodes, simulate.MaxGPUsPerNode)
+		}
 		c, err := simulate.ParseCluster(word, fmt.Appendf(nil, `{"nodes":[{"count":%d,"gpus":%d}]}`, nodes, gpus))
 		if err != nil {
 			return nil, malformed("troupe simulate --help", "%v", err)
 		}
 		return c, nil
 	}
-	data, err := readBounded(word)
+	data, err := readBounded(word, "troupe simulate --help")
 	if err != nil {
 		return nil, err
 	}
@@ -177,16 +182,12 @@ func readCluster(word string) (*simulate.Cluster, error) {
 	if len(doc.Content) == 0 {
 		return nil, malformed("troupe simulate --help", "%s is empty", word)
 	}
-	tree, err := plainTree(word, doc.Content[0], reflect.TypeFor[simulate.Cluster](), 0)
+	raw, err := clusterJSON(word, doc.Content[0])
 	if x, ok := errors.AsType[*exitError](err); ok {
 		x.help = "troupe simulate --help"
 	}
 	if err != nil {
 		return nil, err
-	}
-	raw, err := json.Marshal(tree)
-	if err != nil {
-		return nil, malformed("troupe simulate --help", "%s: %v", word, err)
 	}
 	c, err := simulate.ParseCluster(filepath.Base(word), raw)
 	if err != nil {
@@ -195,23 +196,64 @@ func readCluster(word string) (*simulate.Cluster, error) {
 	return c, nil
 }
 
+// clusterFile is a cluster whose queues have quantities as people write them.
+type clusterFile struct {
+	Queues []queueEntry `json:"queues"`
+	simulate.Cluster
+}
+
+// clusterJSON is a cluster file in the form that the simulator reads.
+func clusterJSON(path string, doc *yaml.Node) ([]byte, error) {
+	tree, err := plainTree(path, doc, reflect.TypeFor[clusterFile](), 0)
+	if err != nil {
+		return nil, err
+	}
+	top, _ := tree.(map[string]any) // nothing else is taken for a struct
+	if given, ok := top["queues"]; ok {
+		raw, err := json.Marshal(given)
+		if err != nil {
+			return nil, malformed("", "%s: %v", path, err)
+		}
+		var entries []queueEntry
+		if err := json.Unmarshal(raw, &entries); err != nil {
+			return nil, malformed("", "%s: %v", path, err)
+		}
+		if top["queues"], err = queuesOf(path, doc, entries); err != nil {
+			return nil, err
+		}
+	}
+	raw, err := json.Marshal(top)
+	if err != nil {
+		return nil, malformed("", "%s: %v", path, err)
+	}
+	return raw, nil
+}
+
 // maxClusterFile bounds a cluster file.
 const maxClusterFile = 16 << 20
 
-func readBounded(path string) ([]byte, error) {
+func readBounded(path, help string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, missing("troupe simulate --help", "cannot read %s: %v", path, err)
+		return nil, missing(help, "cannot read %s: %v", path, withoutPath(err))
 	}
 	defer func() { _ = file.Close() }() // nothing was written
 	data, err := io.ReadAll(io.LimitReader(file, maxClusterFile+1))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, fmt.Errorf("read %s: %w", path, withoutPath(err))
 	}
 	if len(data) > maxClusterFile {
-		return nil, malformed("troupe simulate --help", "%s is larger than %d bytes", path, maxClusterFile)
+		return nil, malformed(help, "%s is larger than %d bytes", path, maxClusterFile)
 	}
 	return data, nil
+}
+
+// withoutPath is what a file system said, for a text that names the file itself.
+func withoutPath(err error) error {
+	if x, ok := errors.AsType[*fs.PathError](err); ok {
+		return x.Err
+	}
+	return err
 }
 
 func (a *app) readTrace(f simulateFlags, c *simulate.Cluster) (*simulate.Trace, error) {
@@ -219,7 +261,7 @@ func (a *app) readTrace(f simulateFlags, c *simulate.Cluster) (*simulate.Trace, 
 	if f.trace != "-" {
 		file, err := os.Open(f.trace)
 		if err != nil {
-			return nil, missing("troupe simulate --help", "cannot read %s: %v", f.trace, err)
+			return nil, missing("troupe simulate --help", "cannot read %s: %v", f.trace, withoutPath(err))
 		}
 		defer func() { _ = file.Close() }() // nothing was written
 		in, name = file, f.trace

@@ -194,7 +194,7 @@ func plainTree(path string, n *yaml.Node, t reflect.Type, depth int) (any, error
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
-		return nil, at(path, n, "aliases are not taken in a job file; write the value out")
+		return nil, at(path, n, "aliases are not taken; write the value out")
 	case yaml.MappingNode:
 		return plainMap(path, n, t, depth)
 	case yaml.SequenceNode:

@@ -47,7 +47,7 @@ func (a *app) topologyCommand() *cobra.Command {
 		Example: "  troupe topology apply topology.yaml",
 		RunE: func(c *cobra.Command, args []string) error {
 			var f topologyFile
-			data, err := readBounded(args[0])
+			data, err := readBounded(args[0], "troupe topology apply --help")
 			if err != nil {
 				return err
 			}

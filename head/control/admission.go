@@ -45,7 +45,7 @@ func admit(v *state.View, a asking) *api.Problem {
 			most, by = *q.MaxPriority, q.Name
 		}
 	}
-	if len(path) > 0 && a.priority > most {
+	if len(v.Queues()) > 0 && a.priority > most { // who names no queue overtakes nobody by it
 		text := fmt.Sprintf("priority %d is above %d", a.priority, most)
 		if by != "" {
 			text += ", the most that " + by + " may ask for"

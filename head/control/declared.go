@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/troupe-runtime/troupe/head/schedule"
@@ -14,6 +16,9 @@ import (
 
 // maxHalfLife bounds the half-life of use.
 const maxHalfLife = 10 * 365 * 24 * time.Hour
+
+// maxCounted bounds the nodes that a reservation counts.
+const maxCounted = 100_000
 
 // maxAccess bounds the labels of one tenant.
 const maxAccess = 256
@@ -42,8 +47,14 @@ func checkQueues(given []api.Queue, others []*api.Queue, v *state.View) []api.Fi
 	for _, c := range v.Capacities() {
 		capacities = append(capacities, c.Name)
 	}
-	for _, e := range schedule.ValidateQueues(append(list, others...), capacities...) {
+	list = append(list, others...)
+	for _, e := range schedule.ValidateQueues(list, capacities...) {
+		number, field, _ := strings.Cut(strings.TrimPrefix(e.Pointer, "/"), "/")
 		e.Pointer = "/queues" + e.Pointer
+		// One that stays has no place in the request: it is named.
+		if i, err := strconv.Atoi(number); err == nil && i >= len(given) && i < len(list) {
+			e.Pointer, e.Detail = "/queues", fmt.Sprintf("%s of %s: %s", field, list[i].Name, e.Detail)
+		}
 		errs = append(errs, e)
 	}
 	return errs
@@ -118,8 +129,13 @@ func (h *Head) PutReservation(ctx context.Context, r api.ReservationRequest) err
 	if (len(r.Nodes) > 0) == (r.Count != 0) {
 		bad("/nodes", "give nodes by name, or a count of them")
 	}
-	if r.Count < 0 {
-		bad("/count", "%d: not negative", r.Count)
+	if r.Count < 0 || r.Count > maxCounted {
+		bad("/count", "%d: 1 to %d nodes", r.Count, maxCounted)
+	}
+	if r.Job != "" {
+		if j := v.Job(r.Job); j == nil || j.State.Terminal() {
+			bad("/job", "there is no job %q that is to run; a job is named by its id", cut(r.Job, 80))
+		}
 	}
 	if len(r.Nodes) > 0 && (r.Level != "" || r.Pool != "") {
 		bad("/level", "level and pool go with a count")

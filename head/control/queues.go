@@ -79,6 +79,11 @@ func (h *Head) PutQueues(ctx context.Context, r api.QueuesRequest) error {
 			others = append(others, q)
 		}
 	}
+	for _, q := range others {
+		if slices.Contains(r.Remove, q.Parent) {
+			return conflict("troupe queue remove "+q.Name, "%s stands below %s; remove it first, or give it another parent", q.Name, q.Parent)
+		}
+	}
 	if errs := checkQueues(r.Queues, others, v); len(errs) > 0 {
 		return invalid(errs)
 	}

@@ -125,7 +125,10 @@ func (h *Head) whyJob(v *state.View, j *state.Job) api.Why {
 			}
 		}
 	case api.Held, api.Suspended:
-		w.Answer = "It is " + string(j.State) + "."
+		w.Answer = "It is " + strings.ToLower(string(j.State)) + "."
+		if j.Reason != nil && j.Reason.Frees != "" {
+			w.Answer = "It is " + strings.ToLower(string(j.State)) + ", and waits for " + j.Reason.Frees + "."
+		}
 	}
 	if j.Reason != nil && len(w.Reasons) == 0 {
 		w.Reasons = []api.Reason{*j.Reason}

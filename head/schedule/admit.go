@@ -80,7 +80,8 @@ func (q *quotas) look(c *charging, r *Request, needs []int64, found func(refusal
 		return
 	}
 	for i, n := range needs {
-		if out := q.outside(c, i, n); out > 0 && out > q.room[i] && !found(refusal{by: checkKept, thing: i, most: max(0, q.room[i]), need: n}) {
+		// Where nobody keeps anything, what is missing is room, which the nodes answer for.
+		if out := q.outside(c, i, n); out > 0 && out > q.room[i] && q.kept(c, i) && !found(refusal{by: checkKept, thing: i, most: max(0, q.room[i]), need: n}) {
 			return
 		}
 	}

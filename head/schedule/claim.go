@@ -25,11 +25,13 @@ func (c *cycle) claims() {
 			c.unclaim = append(c.unclaim, Unclaim{Group: r.ID, Why: why})
 			continue
 		}
-		if !c.admitted(r, d) {
+		// Those that are to leave for it are charged until they have; their quota is what it gets.
+		admitted := c.admitted(r, d)
+		if !admitted && !c.admittedWithout(r, d, c.leaversFor(r)) {
 			c.unclaim = append(c.unclaim, Unclaim{Group: r.ID, Why: "its quota does not allow it any more"})
 			continue
 		}
-		if spots := c.free.spotsAt(d, r.Claim); spots != nil && c.take(i, d, spots, nil) {
+		if spots := c.free.spotsAt(d, r.Claim); admitted && spots != nil && c.take(i, d, spots, nil) {
 			continue
 		}
 		if !c.someoneLeavesFor(r) {
@@ -83,6 +85,16 @@ func (c *cycle) someoneLeavesFor(r *Request) bool {
 	return slices.ContainsFunc(c.s.Holders, func(h *Holder) bool {
 		return h.LeavingFor == r.ID || h.Releasing && slices.Contains(r.Leaving, h.Group)
 	})
+}
+
+// leaversFor are those that are to leave for a group and have not begun to give back.
+func (c *cycle) leaversFor(r *Request) (out []victim) {
+	for _, h := range c.s.Holders {
+		if h.LeavingFor == r.ID && !h.Releasing && h.Spec != nil {
+			out = append(out, victim{h: h, keeps: h.Keeps})
+		}
+	}
+	return out
 }
 
 // classOf is the class of bundle i.

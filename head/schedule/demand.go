@@ -71,7 +71,6 @@ type demand struct {
 	failed   failure
 	failedIn uint64 // the cycle in which there was no room for it
 	hopeless hopeless
-	vain     vain
 }
 
 // failure is when a demand did not fit last, so that it is not tried again in vain.

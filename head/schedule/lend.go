@@ -113,12 +113,21 @@ func (q *quotas) outside(c *charging, i int, n int64) int64 {
 	return n
 }
 
+// kept: somebody keeps something that they do not use.
+func (q *quotas) kept(c *charging, i int) bool {
+	return slices.ContainsFunc(q.all, func(a *account) bool { return q.keepsFrom(a, c, i) })
+}
+
+func (q *quotas) keepsFrom(a *account, c *charging, i int) bool {
+	return a.keep[i] > q.own[a.at+i] && !slices.Contains(c.path, a)
+}
+
 // keepers are the tenants and queues that keep something that they do not use, but for
 // those on the way of a request.
 func (q *quotas) keepers(c *charging, i int) []*account {
 	var out []*account
 	for _, a := range q.all {
-		if a.keep[i] > q.own[a.at+i] && !slices.Contains(c.path, a) {
+		if q.keepsFrom(a, c, i) {
 			out = append(out, a)
 		}
 	}

@@ -64,7 +64,7 @@ func (c *cycle) preempt() {
 		return
 	}
 	gone := map[*Holder]bool{}
-	tried := map[*demand]standing{}
+	tried := map[asked]standing{}
 	searches := 0
 	c.mem.vain.follow(c)
 	for i, r := range c.order {
@@ -76,11 +76,12 @@ func (c *cycle) preempt() {
 			continue
 		}
 		d := c.mem.demandOf(r, c.now)
-		if before, ok := tried[d]; ok && before.compare(rank) >= 0 {
-			continue // an equal demand of this or a higher rank found nothing
+		ask := asked{d, c.turns.all[i].c, r.Spec.Reservation}
+		if before, ok := tried[ask]; ok && before.compare(rank) >= 0 {
+			continue // an equal demand of this or a higher rank, for the same tenant and queue, found nothing
 		}
-		if v := &d.vain; c.mem.vain.still(v, rank, c.now) && len(gone) == 0 {
-			tried[d] = rank
+		if v, ok := c.mem.vain.still(ask, rank, c.now); ok && len(gone) == 0 {
+			tried[ask] = rank
 			c.unhelpful[r.ID] = v.why
 			c.lookAgain(v.until)
 			continue
@@ -91,10 +92,10 @@ func (c *cycle) preempt() {
 		}
 		out, at, why := c.victimsFor(r, d, gone)
 		if out == nil {
-			tried[d] = rank
+			tried[ask] = rank
 			c.unhelpful[r.ID] = why.text
 			if len(gone) == 0 {
-				d.vain = vain{round: c.mem.vain.round, rank: rank, why: why.text, until: why.until}
+				c.mem.vain.last[ask] = vain{rank: rank, why: why.text, until: why.until}
 			}
 			continue
 		}
@@ -206,10 +207,11 @@ func (c *cycle) victimsFor(r *Request, d *demand, gone map[*Holder]bool) (out []
 	c.lookAgain(soon)
 	why.until = soon
 	without := func(vs []victim) []spot {
-		if why.text = unhelpfulQuota; !c.admittedWithout(r, d, vs) {
+		allowed := c.allowedWithout(r, d, vs)
+		if why.text = unhelpfulQuota; allowed == nil {
 			return nil
 		}
-		spots := placeLinked(c.withoutVictims(vs), d).spots
+		spots := placeLinked(c.withoutVictims(vs), allowed).spots
 		if why.text = unhelpfulRoom; spots == nil {
 			return nil
 		}
@@ -390,6 +392,12 @@ func (c *cycle) delaysNone(r *Request, spots []spot, vs []victim) (ok bool, dela
 // admittedWithout says whether tenant and queue let the request be placed once victims have
 // left: work that was lent room gives it back.
 func (c *cycle) admittedWithout(r *Request, d *demand, vs []victim) bool {
+	return c.allowedWithout(r, d, vs) != nil
+}
+
+// allowedWithout is the demand as its quota allows it once victims have left; nil: not at
+// all.
+func (c *cycle) allowedWithout(r *Request, d *demand, vs []victim) *demand {
 	for _, v := range whole(vs) {
 		given := *v.h
 		given.Bundles = v.h.Bundles[min(v.keeps, int64(len(v.h.Bundles))):]
@@ -403,5 +411,8 @@ func (c *cycle) admittedWithout(r *Request, d *demand, vs []victim) bool {
 		}
 		defer c.quotas.lift(&given)()
 	}
-	return c.admitted(r, d)
+	if !c.admitted(r, d) {
+		return nil
+	}
+	return c.allowed(r, d)
 }

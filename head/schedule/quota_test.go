@@ -235,6 +235,9 @@ func TestQuotaReasons(t *testing.T) {
 		{"what others keep", cluster(aNode("n1").gpus(8, 72)).queues(tenant("a"), lends(guaranteed(tenant("b"), 6), 2)).pending(gang("x", 5, one).of("a", "").preemptible()), []string{
 			"Quota: would fit, but quota: preemptible work may use 4 GPUs now, beside what is kept free for tenant b (4); needs 5 GPUs; the end of other work, or a tenant that lends more",
 		}},
+		{"what others keep and use is room that is missing, and no quota", cluster(aNode("n1").gpus(4, 72).taken(0, 1, 2, 3)).queues(tenant("a"), lends(guaranteed(tenant("b"), 6), 2)).heldBy(working("h", "b", "", "", 4, false)).pending(gang("x", 4, one).of("a", "").preemptible()), []string{
+			"Fit: each bundle needs 1 GPU on one node; the nearest fit, n1, has 0 GPUs free; 1 GPU missing; more nodes, or a smaller request",
+		}},
 		{"a class of devices", cluster(aNode("n1").gpus(4, 72).model("H")).queues(with(tenant("a"), func(q *api.Queue) { q.Limit = amounts("gpu:H", 1500) })).pending(gang("x", 2, one).of("a", "")), []string{
 			"Quota: would fit, but quota: tenant a is limited to 1.5 GPUs of H, 0 in use; the request asks for 2 GPUs of H; a smaller request, or a quota of 2 GPUs of H",
 		}},

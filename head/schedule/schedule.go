@@ -72,8 +72,10 @@ type Holder struct {
 	Lent []api.Placed
 	// Fixed: it cannot leave in order, since other jobs run in it.
 	Fixed bool
-	// LeavingFor: it has been told to leave, for this group.
+	// LeavingFor: it has been told to leave, for this group; Keeps is how many bundles it
+	// goes on with then.
 	LeavingFor string
+	Keeps      int64
 	// Bundles is what the group holds where, if the caller knows it: reasons can then
 	// prove which groups must end before a request fits. Without it they only name them.
 	Bundles []Held

@@ -25,10 +25,17 @@ type unhelpful struct {
 	until time.Time
 }
 
+// asked is for what victims are looked for: what is asked for, and who is charged. What its
+// quota, or a reservation, keeps out hides no equal request of another tenant or queue.
+type asked struct {
+	d           *demand
+	c           *charging
+	reservation string
+}
+
 // vain is a search for victims that found none, so that it is not made again before there
 // may be any.
 type vain struct {
-	round uint64
 	rank  standing // of who they were looked for
 	why   string
 	until time.Time
@@ -37,7 +44,7 @@ type vain struct {
 // vains tells the rounds apart: within one nothing changes by which there may be victims
 // where there were none.
 type vains struct {
-	round        uint64
+	last         map[asked]vain // of this round
 	holders      []*Holder
 	queues       []*api.Queue
 	capacities   []*api.Capacity
@@ -48,17 +55,18 @@ type vains struct {
 
 func (v *vains) follow(c *cycle) {
 	s := c.s
-	if v.round > 0 && v.grown == c.free.grown && v.links == c.mem.linkWords && v.policy == s.Policy && slices.Equal(v.holders, s.Holders) &&
+	if v.last != nil && v.grown == c.free.grown && v.links == c.mem.linkWords && v.policy == s.Policy && slices.Equal(v.holders, s.Holders) &&
 		slices.Equal(v.queues, s.queueList()) && slices.Equal(v.capacities, s.Capacities) && slices.Equal(v.reservations, s.Reservations) {
 		return
 	}
 	*v = vains{
-		round: v.round + 1, holders: s.Holders, queues: s.queueList(), capacities: s.Capacities, reservations: s.Reservations,
+		last: map[asked]vain{}, holders: s.Holders, queues: s.queueList(), capacities: s.Capacities, reservations: s.Reservations,
 		policy: s.Policy, grown: c.free.grown, links: c.mem.linkWords,
 	}
 }
 
-// still reports whether a search for a group of a rank would be in vain again.
-func (v *vains) still(last *vain, rank standing, now time.Time) bool {
-	return last.round == v.round && last.rank.compare(rank) >= 0 && (last.until.IsZero() || now.Before(last.until))
+// still is the last search, if another one for a group of a rank would be in vain again.
+func (v *vains) still(ask asked, rank standing, now time.Time) (vain, bool) {
+	last, ok := v.last[ask]
+	return last, ok && last.rank.compare(rank) >= 0 && (last.until.IsZero() || now.Before(last.until))
 }

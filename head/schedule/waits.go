@@ -120,12 +120,14 @@ func (o *obstacle) reason(now int64) api.Reason {
 		what = fmt.Sprintf("under maintenance (%s: %s)", b.Name, b.Maintenance)
 	}
 	text := fmt.Sprintf("%s: %s until %s", shortList(o.nodes), what, stamp(b.to))
+	frees := "the end of " + b.Name + " at " + stamp(b.to)
 	if b.from > now {
+		frees = "a time limit, or an estimate, that ends before, or " + frees
 		text = fmt.Sprintf("%s: %s from %s to %s, and the request would still run then", shortList(o.nodes), what, stamp(b.from), stamp(b.to))
 	}
 	return api.Reason{
 		Code: api.ReasonReservation, Text: text, Blockers: []string{b.Name}, Where: shortList(o.nodes),
-		Frees: "the end of " + b.Name + " at " + stamp(b.to),
+		Frees: frees,
 	}
 }
 

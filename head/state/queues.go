@@ -198,15 +198,10 @@ func (t *tx) queuesInUse(next map[string]api.Queue) string {
 }
 
 func sameQueue(a, b *api.Queue) bool {
-	num := func(p *int64) int64 {
-		if p == nil {
-			return -1
-		}
-		return *p
-	}
+	same := func(a, b *int64) bool { return a == b || a != nil && b != nil && *a == *b }
 	return a.Name == b.Name && a.Parent == b.Parent && a.Tenant == b.Tenant && slices.Equal(a.Guaranteed, b.Guaranteed) &&
-		slices.Equal(a.Limit, b.Limit) && slices.Equal(a.Lend, b.Lend) && num(a.Weight) == num(b.Weight) && a.Order == b.Order &&
-		num(a.MaxPriority) == num(b.MaxPriority) && a.MaxWait == b.MaxWait && a.Paused == b.Paused &&
+		slices.Equal(a.Limit, b.Limit) && slices.Equal(a.Lend, b.Lend) && same(a.Weight, b.Weight) && a.Order == b.Order &&
+		same(a.MaxPriority, b.MaxPriority) && a.MaxWait == b.MaxWait && a.Paused == b.Paused &&
 		slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Access, b.Access)
 }
 

@@ -28,7 +28,9 @@ func price(v *state.View, g *state.Group, x *schedule.Holder) {
 			continue
 		}
 		if d != nil {
-			x.LeavingFor = d.For
+			if x.LeavingFor = d.For; d.Kind == state.DrainResize {
+				x.Keeps = d.Ranks
+			}
 		} else if j.Spec.Sizes.Any() && len(g.SpareBundles()) == 0 {
 			x.Sizes = j.Spec.Sizes
 		}

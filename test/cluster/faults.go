@@ -18,7 +18,8 @@ var noisy = map[string]bool{
 
 // faults by name; each says whether it did anything.
 var faults = map[string]func(s *simulation) bool{
-	"drain": (*simulation).drain,
+	"drain":   (*simulation).drain,
+	"declare": (*simulation).declare,
 	"rank": func(s *simulation) bool {
 		jobs := s.liveJobs()
 		if len(jobs) == 0 {
@@ -138,7 +139,7 @@ var faults = map[string]func(s *simulation) bool{
 		h := s.c.heads[s.rng.IntN(len(s.c.heads))]
 		if s.rng.IntN(2) == 0 {
 			// At a point of some protocol rather than at a time.
-			points := []string{"propose", "decide", "drain-job", "order-end", "resize", "prepared", "report", "task:write-manifest", "task:write-manifest:done", "commit", "done", "supervise", "release", "facts", "place", "tombstone", "submit"}
+			points := []string{"propose", "decide", "drain-job", "order-end", "preempt", "drop-claim", "park-job", "edit-job", "put-queues", "put-reservation", "resize", "prepared", "report", "task:write-manifest", "task:write-manifest:done", "commit", "done", "supervise", "release", "facts", "place", "tombstone", "submit"}
 			s.c.Trip(points[s.rng.IntN(len(points))], 1+s.rng.IntN(3), func() { s.c.crashLeader(2 * time.Second) })
 			return true
 		}

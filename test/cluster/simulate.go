@@ -42,8 +42,9 @@ type simulation struct {
 	heals []heal
 	next  int // job names
 
-	mu  sync.Mutex
-	ids map[string]string // name → id, of every submit that was answered
+	mu    sync.Mutex
+	ids   map[string]string // name → id, of every submit that was answered
+	again map[string]bool   // ids of jobs that were requeued
 }
 
 type heal struct {
@@ -67,7 +68,7 @@ func Simulate(t *testing.T, seed uint64) {
 		o.Nodes = append(o.Nodes, n)
 	}
 	Run(t, o, func(c *Cluster) {
-		s := &simulation{c: c, rng: rng, fired: map[string]int{}, ids: map[string]string{}}
+		s := &simulation{c: c, rng: rng, fired: map[string]int{}, ids: map[string]string{}, again: map[string]bool{}}
 		s.run()
 	})
 }
@@ -81,6 +82,7 @@ func (s *simulation) run() {
 	s.rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	s.want = names[:3+s.rng.IntN(4)]
 	s.c.Tape()
+	s.found()
 	start := time.Now()
 	for {
 		s.heal(false)
@@ -199,6 +201,7 @@ func (s *simulation) spec() api.JobSpec {
 	if r.IntN(6) == 0 {
 		spec.Run = fmt.Sprintf("run%d", r.IntN(4))
 	}
+	s.wishes(&spec)
 	spec.ShutdownTimeout = unit.Duration(time.Duration(r.IntN(3)) * time.Second)
 	return spec
 }
@@ -293,6 +296,7 @@ func (s *simulation) settle() {
 	end := time.Now().Add(healTime)
 	for len(c.Failures()) == 0 {
 		s.undrain()
+		s.unpark()
 		left := s.left()
 		if left == "" {
 			break
@@ -317,6 +321,9 @@ func (s *simulation) settle() {
 	}
 	names := map[string]int{}
 	for _, j := range c.History.View().Jobs() {
+		if s.again[j.ID] {
+			continue // its run went on in another job
+		}
 		if names[j.Spec.Name]++; names[j.Spec.Name] > 1 {
 			c.fail("I16: two jobs were made of the one request for %s", j.Spec.Name)
 		}

@@ -36,7 +36,10 @@ func (s *simulation) undrain() {
 
 // askAbout is what users ask of a job beside its end; false: nothing was asked.
 func (s *simulation) askAbout(job string) bool {
-	switch s.rng.IntN(4) {
+	switch s.rng.IntN(6) {
+	case 3, 4:
+		s.parkAbout(job)
+		return true
 	case 0:
 		s.ask(func(ctx context.Context, h *control.Head) error {
 			_, err := h.StopSaved(ctx, job, time.Minute, "the test says so")
