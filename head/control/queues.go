@@ -137,7 +137,7 @@ func (h *Head) QueueOrder(_ context.Context, name string) ([]api.OrderRow, uint6
 			continue
 		}
 		row := api.OrderRow{
-			Position: int64(result.Position(d.Group)), Group: d.Group, Name: r.Name, User: r.User, Tenant: r.Spec.Tenant, Queue: r.Spec.Queue,
+			Position: int64(result.Position(d.Group)), Group: d.Group, Name: r.Name, User: r.User, Tenant: tenantOf(tree, r.Spec.Tenant, r.Spec.Queue), Queue: r.Spec.Queue,
 			Priority: r.Spec.Priority, Need: needOf(&r.Spec), Since: r.Since, Expect: unit.Duration(r.Expect), Start: d.Start,
 		}
 		if d.Bundles == nil {
@@ -148,6 +148,17 @@ func (h *Head) QueueOrder(_ context.Context, name string) ([]api.OrderRow, uint6
 		out = append(out, row)
 	}
 	return out, v.Index(), nil
+}
+
+// tenantOf is the tenant that a request is charged to first: its own, or that of its queue.
+func tenantOf(tree *api.Tree, tenant, queue string) string {
+	path, _ := tree.Path(tenant, queue) // one that is wrong has the name that it was given
+	for _, q := range path {
+		if q.Tenant {
+			return q.Name
+		}
+	}
+	return tenant
 }
 
 // needOf sums what a request asks for.
@@ -177,11 +188,12 @@ func (h *Head) Usage(_ context.Context, by string, since time.Time) ([]api.Usage
 	v := h.Store.View()
 	now := h.Clock.Now()
 	rows := map[string]*api.UsageRow{}
+	tree := v.Tree()
 	for _, j := range v.Jobs() {
 		if end := at(j.Ended); j.Ended != 0 && end.Before(since) {
 			continue
 		}
-		name := j.Spec.Tenant
+		name := tenantOf(tree, j.Spec.Tenant, j.Spec.Queue)
 		switch by {
 		case "user":
 			name = j.User

@@ -270,7 +270,17 @@ func (h *Head) never(v *state.View, spec api.GroupSpec) *api.Problem {
 	}
 	p := problem(422, "TRP-S014", api.ExitNever, "can never be placed", "%s", r.Text)
 	p.Help = "ask for less, or add nodes: troupe node list"
+	if undeclared(v, spec) {
+		p.Help = "troupe topology get lists levels and capacities; troupe topology apply declares them"
+	}
 	return p
+}
+
+// undeclared: it names a level or a capacity that there is not.
+func undeclared(v *state.View, spec api.GroupSpec) bool {
+	level := func(l api.Level) bool { return l.Name == spec.Level }
+	return spec.Level != "" && !slices.ContainsFunc(v.Settings().Levels, level) ||
+		slices.ContainsFunc(spec.Uses, func(a api.Amount) bool { return v.Capacity(a.Of) == nil })
 }
 
 func resolveGroup(v *state.View, id string) (*state.Group, error) {

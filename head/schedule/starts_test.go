@@ -357,7 +357,7 @@ func TestTimeReasons(t *testing.T) {
 			"a reservation that begins too soon is named with its end", reserved(soon, gang("a", 1, gpus(1)).runs(2*time.Hour)), "a",
 			[]api.Reason{{
 				Code: api.ReasonReservation, Text: "g1: reserved for tenant mine (r) from 2026-01-02 04:04:05 UTC to 2026-01-02 06:04:05 UTC, and the request would still run then",
-				Blockers: []string{"r"}, Where: "g1", Frees: "the end of r at 2026-01-02 06:04:05 UTC",
+				Blockers: []string{"r"}, Where: "g1", Frees: "a time limit, or an estimate, that ends before, or the end of r at 2026-01-02 06:04:05 UTC",
 			}},
 		},
 		{
