@@ -11,7 +11,7 @@ import (
 func TestClusterFile(t *testing.T) {
 	for _, tc := range []struct{ text, want string }{
 		{"nodes: [{count: 1, gpus: 8}]\nqueues: [{name: a, tenant: true, guaranteed: {gpu: 8, memory: 2GiB}}]", ""},
-		{"nodes: [{count: 1, gpus: 8}]\nqueues: [{name: a, tenant: true, limit: {gpu: many}}]", `:2:41: "many" of "gpu": a number belongs here`},
+		{"nodes: [{count: 1, gpus: 8}]\nqueues: [{name: a, tenant: true, limit: {gpu: many}}]", `:2:47: "many" of "gpu": a number belongs here`},
 		{"nodes: [{count: 1, gpus: 8}]\nqueues: [{nam: a}]", `unknown field "nam"`},
 		{"a: &a [1]\nnodes: *a", `unknown field "a"`},
 		{"nodes: [{count: 1}, *a]", "a"},
