@@ -44,7 +44,7 @@ ruff() {
 shells() {
   local f
   while IFS= read -r -d '' f; do
-    [[ $(head -c 20 "$f") != '#!'*bash* ]] || bash -n "$f" || return 1
+    [[ $(head -c 20 "$f" | tr -d '\0') != '#!'*bash* ]] || bash -n "$f" || return 1
   done < <(tracked test/scripts .ci bench)
 }
 
