@@ -144,6 +144,8 @@ func TestShapes(t *testing.T) {
 	check("up", 0, "up", "-d", "--port", "0", "--gpus", "fake:2x80GiB", "--name", "box")
 	t.Cleanup(func() { h.troupe("down", "--yes") })
 	check("version", 0, "version")
+	h.write("jobs.csv", "submit,duration,ranks,gpus\n0,600,8,1\n10,60,4,1\n")
+	check("simulate", 0, "simulate", "--cluster", "1x8", "--trace", "jobs.csv")
 	check("limits", 0, "limits")
 	check("help", 0, "help", "exit-codes")
 	check("context-list", 0, "context", "list")

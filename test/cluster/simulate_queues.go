@@ -113,10 +113,9 @@ func (s *simulation) unpark() {
 		_ = h.RemoveReservation(ctx, r.Name, 0)
 	}
 	for _, j := range v.LiveJobs() {
-		switch {
-		case j.State == api.Held:
+		if j.State == api.Held {
 			_, _ = h.ReleaseJob(ctx, j.ID, "")
-		case j.State == api.Suspended:
+		} else if j.State == api.Suspended {
 			_, _ = h.ResumeJob(ctx, j.ID, "")
 		}
 	}
