@@ -112,11 +112,12 @@ func (s *simulation) unpark() {
 	for _, r := range v.Reservations() {
 		_ = h.RemoveReservation(ctx, r.Name, 0)
 	}
+	wakes := map[api.JobState]func(ctx context.Context, id, reason string) (api.Job, error){
+		api.Held: h.ReleaseJob, api.Suspended: h.ResumeJob,
+	}
 	for _, j := range v.LiveJobs() {
-		if j.State == api.Held {
-			_, _ = h.ReleaseJob(ctx, j.ID, "")
-		} else if j.State == api.Suspended {
-			_, _ = h.ResumeJob(ctx, j.ID, "")
+		if wake := wakes[j.State]; wake != nil {
+			_, _ = wake(ctx, j.ID, "")
 		}
 	}
 }
