@@ -18,14 +18,14 @@ func TestFaultsWhileVictimsLeave(t *testing.T) {
 		"the victim's node": func(c *Cluster, low, _ string) {
 			n := c.firstNode(low)
 			n.Kill()
-			time.Sleep(30 * time.Second)
+			c.goBy(30 * time.Second)
 			n.Boot()
 		},
 		"a rank of the victim": func(c *Cluster, low, _ string) { c.firstNode(low).KillRank(low, 0) },
 		"the victim, stopped":  func(c *Cluster, low, _ string) { _, _ = c.Stop(low, time.Second, 5*time.Minute) },
 		"the preemptor, held": func(c *Cluster, _, high string) {
 			_, _ = c.control().HoldJob(c.ctx, high, "wait")
-			time.Sleep(time.Minute)
+			c.goBy(time.Minute)
 			_, _ = c.control().ReleaseJob(c.ctx, high, "go on")
 		},
 		"the preemptor, stopped": func(c *Cluster, _, high string) { _, _ = c.Stop(high, time.Second, 5*time.Minute) },
@@ -48,7 +48,7 @@ func TestFaultsWhileVictimsLeave(t *testing.T) {
 					}
 					low := c.Submit(spec)
 					c.WaitStep(low, 5, time.Minute)
-					time.Sleep(2 * time.Minute)
+					c.goBy(2 * time.Minute)
 					high := c.Submit(important("high", each, 50))
 					c.Wait("the victim is told", time.Minute, func(v *state.View) bool { return v.Job(low).Drain != nil })
 					fault(c, low, high)

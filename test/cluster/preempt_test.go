@@ -27,7 +27,13 @@ func important(name string, ranks, steps int64) api.JobSpec {
 	return spec
 }
 
-// events are the types of a job's events.
+// goBy lets virtual time go by, and everything settle that it brings.
+func (c *Cluster) goBy(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// eventsOf are the types of a job's events.
 func eventsOf(v *state.View, object string) string {
 	var out []string
 	for _, e := range v.RecentEvents(object, 100) {
@@ -45,7 +51,7 @@ func TestPreemption(t *testing.T) {
 		low := c.Submit(preemptible("low", int64(all), 3000))
 		c.WaitStep(low, 20, time.Minute)
 		seq := c.View().Group(c.View().Job(low).Group).Seq
-		time.Sleep(2 * time.Minute) // it is protected at first
+		c.goBy(2 * time.Minute) // it is protected at first
 		high := c.Submit(important("high", 2, 50))
 		v := c.Wait("the victim waits", time.Minute, func(v *state.View) bool { return v.Job(low).State == api.Queued })
 		j := v.Job(low)
@@ -85,7 +91,7 @@ func TestPreemptionOfTwo(t *testing.T) {
 		a, b := c.Submit(quick), c.Submit(slow)
 		c.WaitStep(a, 5, time.Minute)
 		c.WaitStep(b, 5, time.Minute)
-		time.Sleep(2 * time.Minute)
+		c.goBy(2 * time.Minute)
 		high := c.Submit(important("high", 2*each, 50))
 		c.WaitState(high, 5*time.Minute, api.Succeeded)
 		v := c.View()
@@ -107,7 +113,7 @@ func TestPreemptorGone(t *testing.T) {
 		each := int64(c.View().Nodes()[0].Info.CPU / 1000)
 		low := c.Submit(preemptible("low", each, 3000))
 		c.WaitStep(low, 5, time.Minute)
-		time.Sleep(2 * time.Minute)
+		c.goBy(2 * time.Minute)
 		high := c.Submit(important("high", each, 50))
 		c.Wait("the victim is told", time.Minute, func(v *state.View) bool { return v.Job(low).Drain != nil })
 		if _, err := c.control().Stop(c.ctx, high, 0, "changed my mind"); err != nil {
@@ -150,7 +156,7 @@ func TestGrowth(t *testing.T) {
 		if a, b := j.Attempts[0].Ranks, j.Last().Ranks; a[0].Node != b[0].Node || a[1].Node != b[1].Node {
 			t.Errorf("rank order changed: %+v, %+v", a, b)
 		}
-		time.Sleep(2 * time.Minute)
+		c.goBy(2 * time.Minute)
 		high := c.Submit(important("high", 2, 50))
 		c.WaitState(high, 5*time.Minute, api.Succeeded)
 		j = c.View().Job(id)
@@ -175,8 +181,7 @@ func TestFormerPlace(t *testing.T) {
 		other := c.Submit(NewSpec("other", 1, Script{Steps: 50, StepTime: 100 * ms}))
 		guest := c.Submit(preemptible("guest", 1, 100_000))
 		c.Wait("preemptible work uses it", 2*time.Minute, func(v *state.View) bool { return v.Job(guest).State == api.Running })
-		time.Sleep(3 * time.Minute)
-		synctest.Wait()
+		c.goBy(3 * time.Minute)
 		if s := c.View().Job(other).State; s != api.Queued {
 			t.Errorf("other work is %s", s)
 		}
@@ -206,8 +211,7 @@ func TestLentSpare(t *testing.T) {
 		if at := v.Job(guest).Last().Ranks[0].Node; at != spare {
 			t.Errorf("the guest runs on %s, the spare node is %s", at, spare)
 		}
-		time.Sleep(90 * time.Second)
-		synctest.Wait()
+		c.goBy(90 * time.Second)
 		v = c.View()
 		if s := v.Job(other).State; s != api.Queued {
 			t.Errorf("other work is %s", s)
