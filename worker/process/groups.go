@@ -33,6 +33,21 @@ type Groups struct {
 	MemoryV2 bool   `json:"memoryV2,omitempty"`
 }
 
+// PlannedGroups are where NewGroups makes them; nothing is made. Whoever writes them down
+// first can sweep them though it died while they were made.
+func PlannedGroups(c Capabilities, alloc string, memory unit.Bytes) (g Groups) {
+	if !plainName(alloc) {
+		return g
+	}
+	if c.KillRoot != "" {
+		g.Kill = filepath.Join(c.KillRoot, groupDir, alloc)
+	}
+	if c.MemoryRoot != "" && memory > 0 {
+		g.Memory, g.MemoryV2 = filepath.Join(c.MemoryRoot, groupDir, alloc), c.MemoryV2
+	}
+	return g
+}
+
 // NewGroups makes the groups of an allocation and sets the limit on its ranks.
 // alloc must be a plain name. What could not be made is left out and told in
 // fallbacks, one sentence each: an allocation runs with weaker containment rather

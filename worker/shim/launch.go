@@ -48,20 +48,34 @@ func prepareDir(cfg *Config) (path string, groups process.Groups, err error) {
 		return "", groups, fmt.Errorf("make the allocation's folder: %w", err)
 	}
 	cfg.Version = ProtocolVersion
-	groups, fallbacks := process.NewGroups(capabilities(cfg), cfg.Alloc, cfg.Limits.Memory)
-	cfg.Groups, cfg.Fallbacks = &groups, fallbacks
-	b, err := json.Marshal(cfg)
-	if err != nil {
+	path = filepath.Join(cfg.Dir, ConfigFile)
+	// Written down before they are made: who dies in between leaves nothing unknown.
+	planned := process.PlannedGroups(capabilities(cfg), cfg.Alloc, cfg.Limits.Memory)
+	cfg.Groups = &planned
+	if err := writeConfig(path, cfg); err != nil {
 		return "", groups, err
 	}
-	path = filepath.Join(cfg.Dir, ConfigFile)
+	groups, fallbacks := process.NewGroups(capabilities(cfg), cfg.Alloc, cfg.Limits.Memory)
+	cfg.Groups, cfg.Fallbacks = &groups, fallbacks
+	if groups == planned && len(fallbacks) == 0 {
+		return path, groups, nil
+	}
+	return path, groups, writeConfig(path, cfg)
+}
+
+// writeConfig puts a configuration in the place of the one before, whole.
+func writeConfig(path string, cfg *Config) error {
+	b, err := json.Marshal(cfg)
+	if err != nil {
+		return err
+	}
 	if err := os.WriteFile(path+".tmp", b, 0o600); err != nil {
-		return "", groups, fmt.Errorf("write the shim's configuration: %w", err)
+		return fmt.Errorf("write the shim's configuration: %w", err)
 	}
 	if err := os.Rename(path+".tmp", path); err != nil {
-		return "", groups, fmt.Errorf("write the shim's configuration: %w", err)
+		return fmt.Errorf("write the shim's configuration: %w", err)
 	}
-	return path, groups, nil
+	return nil
 }
 
 func launch(binary string, args []string, cfg Config, stdin *os.File) (*os.Process, error) {
