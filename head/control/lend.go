@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
@@ -16,7 +15,7 @@ import (
 
 // lendSpares keeps the lent spare nodes of a job up to date.
 func (h *Head) lendSpares(ctx context.Context, v *state.View, j *state.Job, g *state.Group) {
-	most, ranks := perNode(g)
+	_, ranks := perNode(g)
 	for node := range ranks {
 		if n := v.Node(node); n == nil || n.State != api.NodeReady {
 			return // what becomes of its ranks is decided first
@@ -31,17 +30,8 @@ func (h *Head) lendSpares(ctx context.Context, v *state.View, j *state.Job, g *s
 		}
 	}
 	changed := len(placement) != len(g.Lent)
-	spec := g.Spec
-	spec.Strategy, spec.PerNode, spec.Bundles = api.StrictPack, 0, slices.Repeat(g.Spec.Bundles[:1], most)
 	for int64(len(in)) < j.Spec.SpareNodes {
-		s := h.snapshotOf(v)
-		for i := range s.Nodes {
-			if id := s.Nodes[i].ID; in[id] || ranks[id] > 0 {
-				s.Own(i).Ready = false
-			}
-		}
-		r := &schedule.Request{ID: g.ID + " spare", Name: j.ID, Spec: spec, Seq: v.Index() + 1, Avoid: h.avoided(v, j.ID)}
-		more, _ := planOne(s, r, h.Clock.Now())
+		more := h.spareBeside(v, j, g, in)
 		if more == nil {
 			break
 		}

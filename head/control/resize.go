@@ -98,8 +98,7 @@ func (h *Head) placeBeside(v *state.View, g *state.Group, spec api.GroupSpec, st
 			s.Own(i).Ready = false
 		}
 	}
-	bundles, _ := planOne(s, &schedule.Request{ID: g.ID, Name: survey.Name(v, g), Spec: spec, Seq: g.Seq, Avoid: h.avoided(v, g.Job)}, h.Clock.Now())
-	return bundles
+	return planOne(s, &schedule.Request{ID: g.ID, Name: survey.Name(v, g), Spec: spec, Seq: g.Seq, Avoid: h.avoided(v, g.Job)}, h.Clock.Now())
 }
 
 // keepOnly leaves of what a group holds what stays where it is: the rest is released in the

@@ -51,15 +51,15 @@ func (h *Head) placeNow(v *state.View, id string, spec api.GroupSpec) []api.Plac
 	return nil
 }
 
-// planOne adds a request to a snapshot and returns what is decided on it.
-func planOne(s *schedule.Snapshot, r *schedule.Request, now time.Time) ([]api.Placed, []api.Reason) {
+// planOne adds a request to a snapshot and returns where it is placed; nil: nowhere now.
+func planOne(s *schedule.Snapshot, r *schedule.Request, now time.Time) []api.Placed {
 	s.Pending = append(s.Pending, r)
-	for _, d := range schedule.Plan(s, now) {
+	for _, d := range schedule.NewPlanner().Plan(s, now).Decisions {
 		if d.Group == r.ID {
-			return d.Bundles, d.Reasons
+			return d.Bundles
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // planAge is how old a planned start may become before an earlier one is looked for.

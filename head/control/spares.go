@@ -266,17 +266,8 @@ func (h *Head) spares(v *state.View, j *state.Job, g *state.Group) (placement []
 			}
 		}
 	}
-	spec := g.Spec
-	spec.Strategy, spec.PerNode, spec.Bundles = api.StrictPack, 0, slices.Repeat(g.Spec.Bundles[:1], most)
 	for int64(len(in)) < j.Spec.SpareNodes {
-		s := h.snapshotOf(v)
-		for i := range s.Nodes {
-			if id := s.Nodes[i].ID; in[id] || ranks[id] > 0 {
-				s.Own(i).Ready = false
-			}
-		}
-		r := &schedule.Request{ID: g.ID + " spare", Name: j.ID, Spec: spec, Seq: v.Index() + 1, Avoid: h.avoided(v, j.ID)}
-		more, _ := planOne(s, r, h.Clock.Now())
+		more := h.spareBeside(v, j, g, in)
 		if more == nil {
 			break
 		}
@@ -285,6 +276,22 @@ func (h *Head) spares(v *state.View, j *state.Job, g *state.Group) (placement []
 		placement = append(placement, more...)
 	}
 	return placement, strings.Join(said, ", ")
+}
+
+// spareBeside finds one more node that could stand in for one of a job's, beside those of
+// its ranks and those that it has already; nil: there is none now.
+func (h *Head) spareBeside(v *state.View, j *state.Job, g *state.Group, in map[string]bool) []api.Placed {
+	most, ranks := perNode(g)
+	s := h.snapshotOf(v)
+	for i := range s.Nodes {
+		if id := s.Nodes[i].ID; in[id] || ranks[id] > 0 {
+			s.Own(i).Ready = false
+		}
+	}
+	spec := g.Spec
+	spec.Strategy, spec.PerNode, spec.Bundles = api.StrictPack, 0, slices.Repeat(g.Spec.Bundles[:1], most)
+	r := &schedule.Request{ID: g.ID + " spare", Name: j.ID, Spec: spec, Seq: v.Index() + 1, Avoid: h.avoided(v, j.ID)}
+	return planOne(s, r, h.Clock.Now())
 }
 
 // sparesView is what people are told of a job's spare nodes; nil: it wants none.
