@@ -82,9 +82,12 @@ func (o *overlay) find(id string) int {
 
 // someoneLeavesFor: one of those that are to leave for a group has not left yet.
 func (c *cycle) someoneLeavesFor(r *Request) bool {
-	return slices.ContainsFunc(c.s.Holders, func(h *Holder) bool {
-		return h.LeavingFor == r.ID || h.Releasing && slices.Contains(r.Leaving, h.Group)
-	})
+	return slices.ContainsFunc(c.s.Holders, func(h *Holder) bool { return h.leavesFor(r) })
+}
+
+// leavesFor: it has been told to leave for a group, and has not left it all yet.
+func (h *Holder) leavesFor(r *Request) bool {
+	return h.LeavingFor == r.ID || h.Releasing && slices.Contains(r.Leaving, h.Group)
 }
 
 // leaversFor are those that are to leave for a group and have not begun to give back.
@@ -190,7 +193,7 @@ func (o *overlay) setAside(d *demand, at []api.Placed) map[int]stay {
 func (c *cycle) claimReason(r *Request) []api.Reason {
 	var who []string
 	for _, h := range c.s.Holders {
-		if h.LeavingFor == r.ID || h.Releasing && slices.Contains(r.Leaving, h.Group) {
+		if h.leavesFor(r) {
 			who = append(who, h.called())
 		}
 	}

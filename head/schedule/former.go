@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
 // A gang that lost a part of its placement, and found neither a replacement nor room for a
@@ -38,21 +40,31 @@ func (p *profile) former(r *Request, d *demand) {
 		who.ends, who.assumed = nanos(r.FormerUntil), "kept for it after a loss"
 	}
 	for _, at := range r.Former {
-		ni, ok := p.at[at.Node]
-		c := d.classOf(int(at.Bundle))
-		if !ok || c == nil {
+		sp, ok := p.spotOf(d, int(at.Bundle), at)
+		if !ok {
 			continue
 		}
-		sp := spot{node: ni, class: c}
-		for k := range p.free.nodes[ni].gpus {
-			if slices.Contains(at.Devices, p.free.nodes[ni].gpus[k].uuid) {
-				sp.devices = append(sp.devices, k)
-			}
-		}
+		ni := sp.node
 		p.nodes[ni].former = append(p.nodes[ni].former, former{stay: p.stayOf(sp, p.now, who.ends, who), request: r})
 		p.log = append(p.log, int32(ni))
 	}
 	p.kept = append(p.kept, r)
+}
+
+// spotOf is where bundle i of a demand was placed before; false: the node is gone.
+func (p *profile) spotOf(d *demand, i int, at api.Placed) (spot, bool) {
+	ni, ok := p.at[at.Node]
+	c := d.classOf(i)
+	if !ok || c == nil {
+		return spot{}, false
+	}
+	sp := spot{node: ni, class: c}
+	for k := range p.free.nodes[ni].gpus {
+		if slices.Contains(at.Devices, p.free.nodes[ni].gpus[k].uuid) {
+			sp.devices = append(sp.devices, k)
+		}
+	}
+	return sp, true
 }
 
 // forgetFormer takes out what was kept in the cycle before.

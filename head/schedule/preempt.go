@@ -54,6 +54,9 @@ type victim struct {
 	keeps int64 // bundles that it goes on with; 0: none
 }
 
+// gives is what it holds and is to give back.
+func (v *victim) gives() []Held { return v.h.Bundles[min(v.keeps, int64(len(v.h.Bundles))):] }
+
 // preempt is phase 5: for the most important groups that wait, who must leave.
 func (c *cycle) preempt() {
 	if c.s.Policy.NoPreempt {
@@ -329,18 +332,12 @@ func (c *cycle) withoutVictims(vs []victim) *overlay {
 	for ni := range o.nodes {
 		at[o.nodes[ni].id] = ni
 	}
-	left := map[*Holder]int64{} // the fewest bundles that it keeps
-	for _, v := range vs {
-		if k, ok := left[v.h]; !ok || v.keeps < k {
-			left[v.h] = v.keeps
-		}
-	}
-	for h, keeps := range left {
-		for _, b := range h.Bundles[min(keeps, int64(len(h.Bundles))):] {
+	for _, v := range whole(vs) {
+		for _, b := range v.gives() {
 			if ni, ok := at[b.Node]; ok {
 				n := o.nodes[ni].clone()
 				n.giveBack(b)
-				if n.held == h.Group {
+				if n.held == v.h.Group {
 					n.held = ""
 				}
 				o.set(ni, n)
@@ -400,7 +397,7 @@ func (c *cycle) admittedWithout(r *Request, d *demand, vs []victim) bool {
 func (c *cycle) allowedWithout(r *Request, d *demand, vs []victim) *demand {
 	for _, v := range whole(vs) {
 		given := *v.h
-		given.Bundles = v.h.Bundles[min(v.keeps, int64(len(v.h.Bundles))):]
+		given.Bundles = v.gives()
 		given.CPU, given.Memory, given.GPUs = 0, 0, 0
 		for i := range given.Bundles {
 			b := &given.Bundles[i]

@@ -3,7 +3,6 @@ package schedule
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -292,7 +291,7 @@ func (p *profile) claimed(a aside, d *demand) {
 	r := a.request
 	e := &plannedStart{request: r, from: after(p.now, releaseTime)}
 	for _, h := range p.s.Holders {
-		if h.LeavingFor == r.ID || h.Releasing && slices.Contains(r.Leaving, h.Group) {
+		if h.leavesFor(r) {
 			end, _ := h.ends(p.now)
 			e.from = max(e.from, end)
 		}
@@ -302,17 +301,11 @@ func (p *profile) claimed(a aside, d *demand) {
 	e.turn = -1
 	p.passing = append(p.passing, e.who)
 	for i, at := range r.Claim {
-		ni, ok := p.at[at.Node]
-		c := d.classOf(i)
-		if !ok || c == nil {
+		sp, ok := p.spotOf(d, i, at)
+		if !ok {
 			continue
 		}
-		sp := spot{node: ni, class: c}
-		for k := range p.free.nodes[ni].gpus {
-			if slices.Contains(at.Devices, p.free.nodes[ni].gpus[k].uuid) {
-				sp.devices = append(sp.devices, k)
-			}
-		}
+		ni := sp.node
 		e.spots = append(e.spots, sp)
 		p.nodes[ni].planned = append(p.nodes[ni].planned, p.stayOf(sp, p.now, e.to, e.who))
 		e.who.nodes = append(e.who.nodes, ni)
