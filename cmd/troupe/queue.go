@@ -31,14 +31,18 @@ func (a *app) queueList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			l, err := cl.Queues(c.Context(), a.limit)
-			if err != nil {
-				return err
-			}
-			show(a, l, func(q api.QueueStatus) string { return q.Name }, a.queueTable)
-			return nil
+			return a.showQueues(c.Context(), cl)
 		},
 	}
+}
+
+func (a *app) showQueues(ctx context.Context, cl *troupe.Client) error {
+	l, err := cl.Queues(ctx, a.limit)
+	if err != nil {
+		return err
+	}
+	show(a, l, func(q api.QueueStatus) string { return q.Name }, a.queueTable)
+	return nil
 }
 
 // queueTable shows the tree by names; what may be used of GPUs stands in one column.
@@ -332,12 +336,7 @@ func (a *app) queueApply() *cobra.Command {
 			if err := cl.PutQueues(c.Context(), r); err != nil {
 				return err
 			}
-			l, err := cl.Queues(c.Context(), a.limit)
-			if err != nil {
-				return err
-			}
-			show(a, l, func(q api.QueueStatus) string { return q.Name }, a.queueTable)
-			return nil
+			return a.showQueues(c.Context(), cl)
 		},
 	}
 	c.Flags().BoolVar(&whole, "whole", false, "remove what the file does not list")

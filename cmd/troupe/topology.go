@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/unit"
+	troupe "github.com/troupe-runtime/troupe/sdk"
 )
 
 // topologyFile is what an operator declares of the cluster in a file; what is missing stays.
@@ -33,13 +35,7 @@ func (a *app) topologyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			d, err := cl.Declared(c.Context())
-			if err != nil {
-				return err
-			}
-			names := a.names(c.Context())
-			a.one(d, "topology", func() { a.printDeclared(d, names) })
-			return nil
+			return a.showDeclared(c.Context(), cl)
 		},
 	}
 	apply := &cobra.Command{
@@ -80,17 +76,21 @@ func (a *app) topologyCommand() *cobra.Command {
 					return err
 				}
 			}
-			d, err := cl.Declared(c.Context())
-			if err != nil {
-				return err
-			}
-			names := a.names(c.Context())
-			a.one(d, "topology", func() { a.printDeclared(d, names) })
-			return nil
+			return a.showDeclared(c.Context(), cl)
 		},
 	}
 	c.AddCommand(get, apply)
 	return c
+}
+
+func (a *app) showDeclared(ctx context.Context, cl *troupe.Client) error {
+	d, err := cl.Declared(ctx)
+	if err != nil {
+		return err
+	}
+	names := a.names(ctx)
+	a.one(d, "topology", func() { a.printDeclared(d, names) })
+	return nil
 }
 
 func (a *app) printDeclared(d api.Declared, names *nodeNames) {
