@@ -131,46 +131,20 @@ func editJob(t *tx, c EditJob) any {
 	}
 	w, gw := *j, *g
 	s, wish := &w.Spec, &w.Spec.Wishes
-	text := ""
-	set := func(name string, value any) { text += fmt.Sprintf(" %s=%v", name, value) }
-	if c.Queue != nil {
-		s.Queue = *c.Queue
-		set("queue", s.Queue)
-	}
-	if c.Tenant != nil {
-		s.Tenant = *c.Tenant
-		set("tenant", s.Tenant)
-	}
+	text := change(&s.Queue, c.Queue, "queue") + change(&s.Tenant, c.Tenant, "tenant")
 	if _, err := t.Tree().Path(s.Tenant, s.Queue); err != nil {
 		return refuse("invalid", err.Error())
 	}
-	if c.Priority != nil {
-		s.Priority = *c.Priority
-		set("priority", s.Priority)
-	}
-	if c.TimeLimit != nil {
-		wish.TimeLimit = *c.TimeLimit
-		set("timeLimit", wish.TimeLimit)
-	}
-	if c.Estimate != nil {
-		wish.Estimate = *c.Estimate
-		set("estimate", wish.Estimate)
-	}
-	if c.MaxWait != nil {
-		wish.MaxWait = *c.MaxWait
-		set("maxWait", wish.MaxWait)
-	}
+	text += change(&s.Priority, c.Priority, "priority") + change(&wish.TimeLimit, c.TimeLimit, "timeLimit") +
+		change(&wish.Estimate, c.Estimate, "estimate") + change(&wish.MaxWait, c.MaxWait, "maxWait")
 	if c.Deadline != nil {
 		wish.Deadline = time.Time{}
 		if *c.Deadline != 0 {
 			wish.Deadline = time.Unix(0, *c.Deadline).UTC()
 		}
-		set("deadline", wish.Deadline.Format(time.RFC3339))
+		text += fmt.Sprintf(" deadline=%s", wish.Deadline.Format(time.RFC3339))
 	}
-	if c.Preempt != nil {
-		wish.Preemptible = *c.Preempt
-		set("preemptible", wish.Preemptible)
-	}
+	text += change(&wish.Preemptible, c.Preempt, "preemptible")
 	if text == "" {
 		return refuse("invalid", "nothing to change was named")
 	}
@@ -181,6 +155,15 @@ func editJob(t *tx, c EditJob) any {
 	t.put(tGroup, &gw)
 	t.event("job-edited", "job/"+j.ID, "%s", byText(c.By, text[1:]))
 	return nil
+}
+
+// change gives a field its new value, if there is one, and says so.
+func change[T any](field, value *T, name string) string {
+	if value == nil {
+		return ""
+	}
+	*field = *value
+	return fmt.Sprintf(" %s=%v", name, *value)
 }
 
 // Held is how long a group has held something so far, at a time.
