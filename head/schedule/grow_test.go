@@ -122,5 +122,10 @@ func TestSizesAbove(t *testing.T) {
 		if got := tc.s.Above(tc.n, 10); !slices.Equal(got, tc.want) {
 			t.Errorf("%+v above %d: %v, want %v", tc.s, tc.n, got, tc.want)
 		}
+		// The last below all of them.
+		below := tc.s.Below(1<<40, 100)
+		if least := tc.s.Least(); len(below) == 0 && least != 0 || len(below) > 0 && least != below[len(below)-1] {
+			t.Errorf("%+v: least %d, below %v", tc.s, least, below)
+		}
 	}
 }

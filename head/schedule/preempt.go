@@ -3,7 +3,6 @@ package schedule
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -176,15 +175,10 @@ func (h *Holder) devices() int64 {
 
 // smallest is the smallest size that a holder may go on with, 0: it has one size.
 func (h *Holder) smallest() int64 {
-	n := int64(len(h.Bundles))
-	if h.Sizes == nil {
-		return 0
+	if least := h.Sizes.Least(); least < int64(len(h.Bundles)) {
+		return least
 	}
-	below := h.Sizes.Below(n, math.MaxInt32)
-	if len(below) == 0 {
-		return 0
-	}
-	return below[len(below)-1]
+	return 0
 }
 
 // lostWork prices the end of a holder: its devices times what is not committed and what

@@ -74,3 +74,11 @@ func (s *Sizes) Above(n int64, limit int) []int64 {
 	}
 	return out
 }
+
+// Least is the smallest allowed size; 0: the sizes allow nothing.
+func (s *Sizes) Least() int64 {
+	if least := s.Above(0, 1); len(least) > 0 {
+		return least[0]
+	}
+	return 0
+}
