@@ -3,7 +3,6 @@ package schedule
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -245,9 +244,7 @@ func demandKey(r *Request) string {
 }
 
 // alike is a quick look before two keys are made; large groups repeat one bundle.
-func alike(a, b *api.Bundle) bool {
-	return a.Resources == b.Resources && maps.Equal(a.Labels, b.Labels)
-}
+func alike(a, b *api.Bundle) bool { return a.Equal(b) }
 
 // bundleKey is equal for bundles that any node serves alike.
 func bundleKey(b *api.Bundle) string {

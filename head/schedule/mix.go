@@ -16,9 +16,6 @@ const (
 	mixParts   = 100_000
 )
 
-// mostKinds bounds what one request adds to a mix.
-const mostKinds = 8
-
 // mix is what the next request is expected to ask for.
 type mix struct {
 	key    string
@@ -154,6 +151,40 @@ func (m *memory) mixFor(s *Snapshot) *mix {
 	return newMix(list)
 }
 
+// MixOf is the mix for a snapshot after which shapes were asked for, with weights that say
+// how much each counts still: in steps, so that one request more or less is seldom another
+// mix. Equal shapes are the same list; nil: nobody asked for anything.
+func MixOf(asked []Shape) []Shape {
+	if len(asked) == 0 {
+		return nil
+	}
+	one := wholeDevice()
+	list := []weighed{{kind: kindOf(&one)}}
+	from, sum := map[string]*Shape{list[0].key: &one}, int64(0)
+	for i := range asked {
+		k := kindOf(&asked[i])
+		w := max(0, asked[i].Weight)
+		switch sum = satAdd(sum, w); {
+		case k.key == list[0].key:
+			list[0].weight = satAdd(list[0].weight, w)
+		case k.wantsDevices():
+			from[k.key] = &asked[i]
+			list = append(list, weighed{k, w})
+		}
+	}
+	list[0].weight = satAdd(list[0].weight, 1+sum/4)
+	var out []Shape
+	for _, k := range partsOf(list, derivedSteps) {
+		shape := *from[k.key]
+		shape.Weight = k.weight
+		out = append(out, shape)
+	}
+	return out
+}
+
+// wholeDevice is what is always worth something to somebody, however few ask for it.
+func wholeDevice() Shape { return Shape{Bundle: api.Bundle{Resources: api.Resources{GPUs: 1}}} }
+
 // givenMix is the mix that somebody names.
 func givenMix(shapes []Shape) *mix {
 	at := map[string]int{}
@@ -195,7 +226,8 @@ type counted struct {
 func (c *kindCounts) follow(s *Snapshot) {
 	if c.by == nil || len(c.byKey) > 4*(len(s.Pending)+len(s.Holders))+1024 {
 		*c = kindCounts{by: map[*kind]int64{}, of: map[*api.GroupSpec]*counted{}, byKey: map[string]*kind{}}
-		c.one = c.same(kindOf(&Shape{Bundle: api.Bundle{Resources: api.Resources{GPUs: 1}}}))
+		one := wholeDevice()
+		c.one = c.same(kindOf(&one))
 	}
 	was, is := changedPart(c.pending, s.Pending)
 	for _, r := range is {
@@ -247,7 +279,7 @@ func (c *kindCounts) count(spec *api.GroupSpec, sign int64) {
 	x := c.of[spec]
 	if x == nil {
 		x = &counted{}
-		shapes := shapesOf(spec)
+		shapes := spec.Shapes()
 		for i := range shapes {
 			x.kinds = append(x.kinds, c.same(kindOf(&shapes[i])))
 		}
@@ -277,24 +309,4 @@ func (c *kindCounts) list() []weighed {
 		}
 	}
 	return append(out, weighed{c.one, one})
-}
-
-// shapesOf is what a request asks of one node at a time.
-func shapesOf(spec *api.GroupSpec) []Shape {
-	var out []Shape
-	for i := range spec.Bundles {
-		b := &spec.Bundles[i]
-		if i > 0 && alike(&spec.Bundles[i-1], b) {
-			continue
-		}
-		if len(out) == mostKinds {
-			break
-		}
-		shape := Shape{Bundle: *b, Where: spec.Where, Pool: spec.Pool}
-		if n := spec.PerNode; n > 1 && n <= MaxGPUs && b.GPUs <= MaxGPUs && b.Share == 0 {
-			shape.Bundle.GPUs *= n
-		}
-		out = append(out, shape)
-	}
-	return out
 }

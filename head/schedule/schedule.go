@@ -141,18 +141,14 @@ type Snapshot struct {
 	Reservations []*api.Reservation
 	// Lost is what preemption lost within the last hour, in GPU-milliseconds.
 	Lost int64
-	// Mix is what is expected to be asked for next; nil: what waits and what is placed.
+	// Mix is what is expected to be asked for next, see MixOf; nil: what waits and what is
+	// placed.
 	Mix    []Shape
 	Policy Policy
 }
 
 // Shape is one kind of bundle that is asked for, and how often beside the others.
-type Shape struct {
-	Bundle api.Bundle
-	Where  []api.LabelRule
-	Pool   string
-	Weight int64
-}
+type Shape = api.Shape
 
 // Own replaces node i by a copy that the caller may change.
 func (s *Snapshot) Own(i int) *Node {

@@ -47,6 +47,7 @@ func createGroup(t *tx, c CreateGroup) any {
 func (t *tx) newGroup(g *Group, placement []api.Placed) bool {
 	g.State, g.Seq, g.Created, g.Since, g.Index = api.GroupPending, t.index, t.now, t.now, t.index
 	g.Expect = t.expect(g)
+	t.asked(&g.Spec)
 	t.event("pg-created", "pg/"+g.ID, "%s, %s", plural(len(g.Spec.Bundles), "bundle"), g.Spec.Strategy)
 	if placement != nil && g.Parked == "" {
 		c := *g

@@ -17,6 +17,7 @@ const (
 	ChangedGroup Table = "group" // its record, its job's, or what it holds
 	ChangedRun   Table = "run"   // a checkpoint of it
 	ChangedQuota Table = "quota" // what is charged to a tenant, queue or capacity
+	ChangedShape Table = "shape" // what requests ask for, see Shape
 	ChangedOther Table = "other" // any table that is small enough to be read whole
 )
 
@@ -53,6 +54,8 @@ func (t *tx) touch(rec any) {
 		note(ChangedRun, r.Run)
 	case *Account:
 		note(ChangedQuota, r.ID)
+	case *Shape:
+		note(ChangedShape, "")
 	case *Event, *Meta, *Alloc, *Idempotency, *Token, *Run, *Past:
 	default:
 		note(ChangedOther, "")

@@ -58,6 +58,7 @@ var sections = []section{
 	{16, tLink, "id", func() any { return new(Link) }},
 	{17, tSettings, "id", func() any { return new(Settings) }},
 	{18, tPast, "id", func() any { return new(Past) }},
+	{19, tShape, "id", func() any { return new(Shape) }},
 }
 
 // Snapshot captures the state in constant time; Persist may run beside Apply.

@@ -15,6 +15,7 @@ type machine struct {
 	t     tester
 	s     *Store
 	index uint64
+	later int64    // ns that the log's time is ahead of a second for each entry
 	log   [][]byte // every entry, from index 1
 }
 
@@ -41,7 +42,7 @@ func newMachine(t tester) *machine {
 func (m *machine) do(kind Kind, body any) any {
 	m.t.Helper()
 	m.index++
-	data, err := Encode(kind, int64(m.index)*1e9, body)
+	data, err := Encode(kind, int64(m.index)*1e9+m.later, body)
 	if err != nil {
 		m.t.Fatal(err)
 	}

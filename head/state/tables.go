@@ -30,6 +30,7 @@ const (
 	tLink        = "link"
 	tSettings    = "settings"
 	tPast        = "past"
+	tShape       = "shape"
 )
 
 // table is one kind of record. Its first index is that of the ids, which every record has.
@@ -69,6 +70,7 @@ var tables = []table{
 	tableOf(tCapacity, func(c *Capacity) string { return c.Name }),
 	tableOf(tLink, func(l *Link) string { return l.ID }),
 	tableOf(tSettings, func(s *Settings) string { return s.ID }),
+	tableOf(tShape, func(s *Shape) string { return s.ID }),
 	tableOf(tPast, func(p *Past) string { return p.ID }, unique("seq", func(p *Past) string { return numbered(p.Seq) })),
 }
 

@@ -6,6 +6,7 @@
 package survey
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -41,6 +42,9 @@ type Survey struct {
 	// queues is the tree with its use, as of a time; what was charged since changes it.
 	queues *schedule.Queues
 	usedAt int64
+	// mix is what is expected to be asked for next; what was asked for since changes it.
+	mix   []schedule.Shape
+	mixed bool
 }
 
 // New makes a survey that remembers nothing yet.
@@ -75,7 +79,15 @@ func (s *Survey) Snapshot(v *state.View, now int64) *schedule.Snapshot {
 	if s.queues == nil || now-s.usedAt >= useFresh || now < s.usedAt {
 		s.queues, s.usedAt = queuesOf(v, s.declared.queues, now), now
 	}
+	if !s.mixed {
+		// A mix that is the same stays the same list, by which a planner knows it.
+		if m := schedule.MixOf(v.Asked()); !sameMix(s.mix, m) {
+			s.mix = m
+		}
+		s.mixed = true
+	}
 	s.declared.give(out, s.queues)
+	out.Mix = s.mix
 	out.Lost = v.LostToPreemption(now)
 	return out
 }
@@ -97,7 +109,7 @@ func (s *Survey) whole(v *state.View, now int64) {
 		}
 		last = h.Group
 	}
-	s.declared, s.queues = readDeclared(v), nil
+	s.declared, s.queues, s.mixed = readDeclared(v), nil, false
 }
 
 // follow reads what was changed since the last snapshot.
@@ -117,6 +129,8 @@ func (s *Survey) follow(v *state.View, now int64, changes []state.Change) {
 			}
 		case state.ChangedQuota:
 			s.queues = nil
+		case state.ChangedShape:
+			s.mixed = false
 		case state.ChangedOther:
 			others = true
 		}
@@ -132,8 +146,12 @@ func (s *Survey) follow(v *state.View, now int64, changes []state.Change) {
 		s.holder(v, id)
 	}
 	if others {
-		s.declared, s.queues = readDeclared(v), nil
+		s.declared, s.queues, s.mixed = readDeclared(v), nil, false
 	}
+}
+
+func sameMix(a, b []schedule.Shape) bool {
+	return slices.EqualFunc(a, b, func(x, y schedule.Shape) bool { return reflect.DeepEqual(x, y) })
 }
 
 // devices looks at what agents say now of their devices, which no log entry tells.

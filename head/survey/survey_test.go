@@ -70,7 +70,9 @@ func TestFollowsTheState(t *testing.T) {
 			"state": func(*rapid.T) {
 				m.do(state.KindSetNodeState, state.SetNodeState{ID: node(), State: api.NodeSuspect, Why: "silent"})
 			},
-			"submit": func(*rapid.T) { m.do(state.KindCreateGroup, state.CreateGroup{ID: group(), Spec: one(1)}) },
+			"submit": func(rt *rapid.T) {
+				m.do(state.KindCreateGroup, state.CreateGroup{ID: group(), Spec: one(int64(rapid.IntRange(1, 2).Draw(rt, "gpus")))})
+			},
 			"place": func(rt *rapid.T) {
 				n := node()
 				uuid := fmt.Sprintf("%s-%d", n, rapid.IntRange(0, 1).Draw(rt, "device"))
@@ -130,5 +132,35 @@ func TestUnchangedIsTheSame(t *testing.T) {
 	s.Snapshot(m.store.View(), 0)
 	if n := len(s.Snapshot(older, 0).Pending); n != 1 {
 		t.Errorf("an older view shows %d pending groups", n)
+	}
+}
+
+// What was asked for lately is the mix, whether it still waits or has long ended; few
+// requests more or less of many are the same mix.
+func TestMixIsWhatWasAskedFor(t *testing.T) {
+	m := newMachine(t)
+	s := survey.New(m.store, survey.Seen{})
+	if mix := s.Snapshot(m.store.View(), 0).Mix; mix != nil {
+		t.Errorf("nobody asked for anything: %+v", mix)
+	}
+	for i := range 100 {
+		id := fmt.Sprint("g", i)
+		m.do(state.KindCreateGroup, state.CreateGroup{ID: id, Spec: one(4)})
+		m.do(state.KindRemoveGroup, state.RemoveGroup{Group: id, Why: "w"})
+	}
+	before := s.Snapshot(m.store.View(), 0).Mix
+	if len(before) != 2 || before[0].Bundle.GPUs != 4 || before[0].Weight < 3*before[1].Weight {
+		t.Fatalf("%+v", before)
+	}
+	m.do(state.KindCreateGroup, state.CreateGroup{ID: "one", Spec: one(4)})
+	after := s.Snapshot(m.store.View(), 0).Mix
+	if &before[0] != &after[0] {
+		t.Errorf("one more request of 100 is another mix: %+v", after)
+	}
+	for i := range 50 {
+		m.do(state.KindCreateGroup, state.CreateGroup{ID: fmt.Sprint("two", i), Spec: one(2)})
+	}
+	if mix := s.Snapshot(m.store.View(), 0).Mix; len(mix) != 3 || mix[2].Bundle.GPUs != 1 && mix[2].Bundle.GPUs != 2 {
+		t.Errorf("%+v", mix)
 	}
 }
