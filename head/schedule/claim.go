@@ -27,27 +27,55 @@ func (c *cycle) claims() {
 		}
 		// Those that are to leave for it are charged until they have; their quota is what it gets.
 		admitted := c.admitted(r, d)
-		if !admitted && !c.admittedWithout(r, d, c.leaversFor(r)) {
+		leavers := c.leaversFor(r)
+		if !admitted && !c.admittedWithout(r, d, leavers) {
 			c.unclaim = append(c.unclaim, Unclaim{Group: r.ID, Why: "its quota does not allow it any more"})
 			continue
 		}
-		if spots := c.free.spotsAt(d, r.Claim); admitted && spots != nil && c.take(i, d, spots, nil) {
+		if spots := c.free.spotsAt(d, r.Claim); admitted && spots != nil && c.capacityFor(r, spots) && c.take(i, d, spots, nil) {
 			continue
 		}
 		if !c.someoneLeavesFor(r) {
-			c.unclaim = append(c.unclaim, Unclaim{Group: r.ID, Why: "what was to leave for it has left, and the room is not there"})
+			c.unclaim = append(c.unclaim, Unclaim{Group: r.ID, Why: "what was to leave for it has left, and the room, or a capacity, is not there"})
 			continue
 		}
 		c.claimed = append(c.claimed, r)
-		c.quotas.charge(r, c.needs(r, d))
-		c.aside = append(c.aside, aside{r, c.free.setAside(d, r.Claim)})
+		c.promise(r, d, r.Claim, leavers)
 	}
+}
+
+// promise keeps what a request has claimed from everything after it: its room, its quota
+// and its part of capacities, while those that leave for it still have theirs.
+func (c *cycle) promise(r *Request, d *demand, claim []api.Placed, leavers []victim) {
+	c.quotas.charge(r, c.needs(r, d))
+	c.leaving = append(c.leaving, whole(leavers)...)
+	of := r
+	if len(r.Claim) == 0 { // it was decided in this cycle
+		of = new(*r)
+		of.Claim = claim
+	}
+	a := aside{of, d, c.free.setAside(d, claim)}
+	c.aside = append(c.aside, a)
+	if c.times != nil {
+		c.times.claimed(a)
+	}
+}
+
+// capacityFor: what runs and what others have claimed leaves the request its part of
+// capacities.
+func (c *cycle) capacityFor(r *Request, spots []spot) bool {
+	if len(r.Spec.Uses) == 0 {
+		return true
+	}
+	p := c.profile()
+	return p.pools.holds(r, 0, spots, p.now, after(p.now, r.runs()))
 }
 
 // aside is what was taken out of what is free for a claim that has not come true yet, by
 // node.
 type aside struct {
 	request *Request
+	demand  *demand
 	taken   map[int]stay
 }
 

@@ -231,6 +231,11 @@ func TestPreemptionForCapacityAndReservations(t *testing.T) {
 	}{
 		{"a capacity that the victim uses", storage(cluster(n1, n2).heldBy(low).pending(gang("high", 1, gpus(1)).priority(5).uses("storage", 5)), 10), []string{"low"}, ""},
 		{"more than there is after that", storage(cluster(n1, n2).heldBy(low).pending(gang("high", 1, gpus(1)).priority(5).uses("storage", 11)), 10), nil, unhelpfulCapacity},
+		{"more than there is, for who is beyond its limit as well while the victim is there", func() *Snapshot {
+			s := storage(cluster(n1, n2).heldBy(heldByTenant(low, "t")).pending(gang("high", 1, gpus(1)).priority(5).of("t", "").uses("storage", 11)), 10)
+			return s.queues(limited(tenant("t"), 1))
+		}(), nil, unhelpfulCapacity},
+		{"enough is free of it", storage(cluster(n1, n2).heldBy(low).pending(gang("high", 1, gpus(1)).priority(5).uses("storage", 4)), 10), nil, ""},
 		{"a node that is reserved for others", func() *Snapshot {
 			s := cluster(n1).heldBy(low).pending(gang("high", 1, gpus(1)).priority(5))
 			s.Reservations = []*api.Reservation{{Name: "r", Tenant: "x", Nodes: []string{"n1"}, Start: epoch.Add(-time.Hour), End: epoch.Add(time.Hour)}}

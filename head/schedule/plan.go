@@ -89,11 +89,12 @@ type cycle struct {
 	grounds   *grounds
 	changes   []change // what the cycle took
 
-	aside  []aside  // what was taken out of free for claims
-	times  *profile // nil: nothing depended on time yet
-	timely timely
-	age    time.Duration // that a planned start may reach
-	replan bool          // there is time to look for starts
+	aside   []aside  // what was taken out of free for claims
+	leaving []victim // those that leave for claims, and are charged until they have left
+	times   *profile // nil: nothing depended on time yet
+	timely  timely
+	age     time.Duration // that a planned start may reach
+	replan  bool          // there is time to look for starts
 
 	planned []*plannedStart
 	before  []int // the turn of each of planned
@@ -192,6 +193,9 @@ func (c *cycle) place() {
 		}
 		if len(r.Claim) > 0 {
 			continue
+		}
+		if c.timed(r) { // whether it is looked at here, or only for who may leave for it
+			c.profile()
 		}
 		e := c.turns.all[i]
 		d := e.wants

@@ -352,7 +352,7 @@ func (c *cycle) evict(r *Request, d *demand, vs []victim, at []spot, gone map[*H
 		e.Victims = append(e.Victims, Victim{Group: v.h.Group, Name: v.h.called(), Keeps: v.keeps, Why: why, Lost: v.price})
 	}
 	c.evictions = append(c.evictions, e)
-	c.free.setAside(d, e.Claim)
+	c.promise(r, d, e.Claim, vs)
 }
 
 func standingText(r, victim *api.GroupSpec) string {
@@ -386,10 +386,16 @@ func (c *cycle) admittedWithout(r *Request, d *demand, vs []victim) bool {
 	return c.allowedWithout(r, d, vs) != nil
 }
 
-// allowedWithout is the demand as its quota allows it once victims have left; nil: not at
-// all.
+// allowedWithout is the demand as its quota allows it once victims have left, those of the
+// claims before it included, which are charged; nil: not at all.
 func (c *cycle) allowedWithout(r *Request, d *demand, vs []victim) *demand {
-	for _, v := range whole(vs) {
+	vs = whole(vs)
+	if len(c.quotas.things) == 0 {
+		vs = nil // nothing is counted
+	} else if len(c.leaving) > 0 {
+		vs = append(vs, c.leaving...)
+	}
+	for _, v := range vs {
 		given := *v.h
 		given.Bundles = v.gives()
 		given.CPU, given.Memory, given.GPUs = 0, 0, 0

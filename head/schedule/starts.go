@@ -93,7 +93,7 @@ func (c *cycle) profile() *profile {
 		p.started(c.placed[i].request, -1, c.placed[i].spots)
 	}
 	for i := range c.aside {
-		p.claimed(c.aside[i], c.mem.demandOf(c.aside[i].request, c.now))
+		p.claimed(c.aside[i])
 	}
 	for _, h := range c.s.Holders {
 		if len(h.Lent) > 0 && h.Spec != nil && len(h.Spec.Bundles) > 0 {
@@ -287,8 +287,8 @@ func (p *profile) accessOf(r *Request) string {
 
 // claimed puts a claim that has not come true yet into the profile. Whatever of its place
 // comes free goes to it; it starts when the last of those that leave for it has left.
-func (p *profile) claimed(a aside, d *demand) {
-	r := a.request
+func (p *profile) claimed(a aside) {
+	r, d := a.request, a.demand
 	e := &plannedStart{request: r, from: after(p.now, releaseTime)}
 	for _, h := range p.s.Holders {
 		if h.leavesFor(r) {

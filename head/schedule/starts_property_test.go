@@ -134,7 +134,7 @@ func (w *world) start(ds []Decision) {
 		i := slices.IndexFunc(s.Pending, func(r *Request) bool { return r.ID == d.Group })
 		r := s.Pending[i]
 		s.Pending = slices.Delete(s.Pending, i, i+1)
-		h := &Holder{Group: r.ID, Name: r.Name, Spec: &r.Spec, Started: w.now, Ends: w.now.Add(r.Expect)}
+		h := &Holder{Group: r.ID, Name: r.Name, User: r.User, Seq: r.Seq, Evictions: r.Evictions, Spec: &r.Spec, Started: w.now, Ends: w.now.Add(r.Expect)}
 		for _, p := range d.Bundles {
 			b := &r.Spec.Bundles[p.Bundle]
 			held := Held{Node: p.Node, CPU: b.CPU, Memory: b.Memory, Devices: p.Devices, Share: b.Share}
@@ -146,6 +146,10 @@ func (w *world) start(ds []Decision) {
 			}
 			h.Bundles = append(h.Bundles, held)
 			h.Nodes = append(h.Nodes, p.Node)
+			h.CPU, h.Memory = h.CPU+held.CPU, h.Memory+held.Memory
+			if b.Share == 0 {
+				h.GPUs += int64(len(p.Devices))
+			}
 			w.change(&s, held, -1)
 		}
 		h.Nodes = sortedCopy(h.Nodes)
