@@ -35,7 +35,9 @@ type plannedStart struct {
 	grown uint64
 	turn  int
 	cycle uint64
+	mark  uint64
 	in    bool // it has its place in the profile
+	seen  bool // it is counted in the view
 	// broken: it is not possible any more, and another one is to be looked for.
 	broken bool
 }
@@ -58,10 +60,12 @@ func (p *profile) begin(order []*Request, age time.Duration) {
 		}
 	}
 	for _, e := range p.known {
+		e.seen = false
 		if e.cycle != p.cycle {
 			p.forget(e)
 		}
 	}
+	p.view.reset(len(p.nodes))
 	p.list = slices.DeleteFunc(p.list, func(e *plannedStart) bool { return e.cycle != p.cycle })
 	for _, e := range p.list { // the use of capacities was counted anew
 		if e.in {
@@ -90,7 +94,8 @@ func (p *profile) drop(e *plannedStart) {
 	if e.in {
 		e.in = false
 		p.work += len(e.who.nodes)
-		p.remove(e.who)
+		p.view.discount(e)
+		p.unplan(e.who)
 		if len(e.request.Spec.Uses) > 0 {
 			p.pools.giveBack(e.who)
 		}
@@ -122,14 +127,6 @@ func (p *profile) planOf(turn int) *plannedStart {
 // serves reports whether a planned start is one for a demand.
 func (e *plannedStart) serves(d *demand) bool { return e.d.key == d.key || e.by.key == d.key }
 
-// truncate takes out all planned starts from a turn on, so that what is looked for next is
-// moved by none of them.
-func (p *profile) truncate(turn int) {
-	for i := len(p.list) - 1; i >= 0 && p.list[i].turn >= turn; i-- {
-		p.drop(p.list[i])
-	}
-}
-
 // displace takes out the planned starts after a turn that begin on a node before a time.
 func (p *profile) displace(ni, turn int, until int64) {
 	for i := 0; i < len(p.nodes[ni].planned); {
@@ -148,12 +145,16 @@ func (p *profile) add(e *plannedStart) {
 	e.in = true
 	p.known[e.request] = e
 	p.plans[e.turn] = e
-	for _, sp := range e.spots {
-		p.displace(sp.node, e.turn, e.to)
+	for i, sp := range e.spots {
+		if i == 0 || e.spots[i-1].node != sp.node {
+			p.displace(sp.node, e.turn, e.to)
+		}
 		n := &p.nodes[sp.node]
-		n.planned = append(n.planned, p.stayOf(sp, e.from, e.to, e.who))
-		p.log = append(p.log, int32(sp.node))
-		e.who.nodes = append(e.who.nodes, sp.node)
+		n.planned = addStay(n.planned, p.stayOf(sp, e.from, e.to, e.who))
+		e.who.at(sp.node)
+	}
+	if e.turn < p.view.turn {
+		p.view.count(e)
 	}
 	p.pools.take(e.request, e.spots, e.from, e.to, e.who)
 }
@@ -164,6 +165,18 @@ func (p *profile) begun(r *Request, turn int, spots []spot) {
 		p.forget(e)
 	}
 	p.started(r, turn, spots)
+}
+
+// unplan forgets what was planned for the request of a turn that its quota refuses now.
+func (c *cycle) unplan(turn int) {
+	if c.times == nil && c.mem.hasPlan() && c.mem.times.known[c.order[turn]] != nil {
+		c.profile()
+	}
+	if c.times != nil {
+		if e := c.times.planOf(turn); e != nil {
+			c.times.forget(e)
+		}
+	}
 }
 
 // hasPlan reports whether there are planned starts from the cycle before.

@@ -149,8 +149,8 @@ func (ps *pools) charge(uses api.Amounts, nodes []int, from, to int64, who *occu
 }
 
 // roomFrom is the first moment, from at on, at which the pools of the whole cluster have
-// room for a request as long as it runs; forever if they never have.
-func (ps *pools) roomFrom(r *Request, fewest, at, to int64) int64 {
+// room for the request of a turn as long as it runs; forever if they never have.
+func (ps *pools) roomFrom(r *Request, turn int, fewest, at, to int64) int64 {
 	dur := to - at
 	bundles := fewest
 	for moved := true; moved; {
@@ -170,7 +170,7 @@ func (ps *pools) roomFrom(r *Request, fewest, at, to int64) int64 {
 			if c.Level != "" {
 				continue
 			}
-			for satAdd(c.most(&ps.p.trial, math.MaxInt, "", at, at+dur), need) > c.left() {
+			for satAdd(c.most(&ps.p.trial, turn, "", at, at+dur), need) > c.left() {
 				next := int64(forever)
 				for i := range c.domains[""] {
 					if e := c.domains[""][i].to; e > at {

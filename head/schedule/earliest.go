@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 
@@ -12,32 +11,35 @@ import (
 // moves bounds how often the capacities are asked for a later moment for one request.
 const moves = 16
 
-// earliest finds the first moment from which the request fits for as long as it runs; nil:
-// there is none as far as is known.
-func (p *profile) earliest(r *Request, d *demand, notBefore int64, demandAt func(time.Time) *demand) *plannedStart {
-	e := p.earliestOf(r, d, notBefore)
+// earliest finds the first moment from which the request of a turn fits for as long as it
+// runs, beside the starts planned before it; nil: there is none as far as is known.
+func (p *profile) earliest(turn int, r *Request, d *demand, notBefore int64, demandAt func(time.Time) *demand) *plannedStart {
+	p.see(turn)
+	e := p.earliestOf(turn, r, d, notBefore)
 	// A preferred level is waited for until its time is over.
 	if wait := r.Spec.LevelWait; d.required && wait != nil && !r.Since.IsZero() {
 		opens := max(notBefore, after(nanos(r.Since), time.Duration(*wait)))
-		if other := p.earliestOf(r, demandAt(moment(opens)), opens); other != nil && (e == nil || other.from < e.from) {
+		if other := p.earliestOf(turn, r, demandAt(moment(opens)), opens); other != nil && (e == nil || other.from < e.from) {
 			e = other
 		}
 	}
 	if e != nil {
+		e.turn = turn
+		p.view.mark(e)
 		e.who = &occupant{group: r.ID, name: r.called(), ends: e.to, assumed: r.assumed(), from: e.from, start: e}
 		e.after = p.waitsFor(e)
 	}
 	return e
 }
 
-func (p *profile) earliestOf(r *Request, d *demand, notBefore int64) *plannedStart {
+func (p *profile) earliestOf(turn int, r *Request, d *demand, notBefore int64) *plannedStart {
 	if len(d.classes) == 0 || d.incomplete() {
 		return nil
 	}
 	// The earliest moment is one at which the room for one of the classes grows.
 	var found *plannedStart
 	for ci := range d.classes[:min(len(d.classes), exactBundles)] {
-		if e := p.earliestBy(r, d, ci, notBefore); e != nil && (found == nil || e.from < found.from) {
+		if e := p.earliestBy(turn, r, d, ci, notBefore); e != nil && (found == nil || e.from < found.from) {
 			found = e
 		}
 	}
@@ -45,7 +47,7 @@ func (p *profile) earliestOf(r *Request, d *demand, notBefore int64) *plannedSta
 }
 
 // earliestBy looks at the moments at which the room for a class grows.
-func (p *profile) earliestBy(r *Request, d *demand, ci int, notBefore int64) *plannedStart {
+func (p *profile) earliestBy(turn int, r *Request, d *demand, ci int, notBefore int64) *plannedStart {
 	dur := int64(r.runs())
 	l := p.lineOf(r, d, d.classes[ci])
 	defer func() { p.work, l.work = p.work+l.work, 0 }()
@@ -57,11 +59,11 @@ func (p *profile) earliestBy(r *Request, d *demand, ci int, notBefore int64) *pl
 	for range moves {
 		later := int64(0)
 		l.earliest(d.needed(ci), dur, notBefore, groupOf, groups, func(at int64, enough func(int32) bool) bool {
-			if t := p.pools.roomFrom(r, d.fewest(), at, at+dur); t > at {
+			if t := p.pools.roomFrom(r, turn, d.fewest(), at, at+dur); t > at {
 				later = t
 				return true
 			}
-			got := p.placeAt(r, d, at, enough)
+			got := p.placeAt(turn, r, d, at, enough)
 			if got.spots == nil {
 				return false
 			}
@@ -115,9 +117,9 @@ func (d *demand) needed(ci int) int64 {
 	return max(0, int64(len(d.classes[ci].bundles))-(int64(d.total)-d.fewest()))
 }
 
-// placeAt finds a place for a request that is free for it from a moment on, for as long as
+// placeAt finds a place for the request of a turn that is free for it from a moment on, for as long as
 // it runs, on nodes that may be part of one.
-func (p *profile) placeAt(r *Request, d *demand, at int64, may func(node int32) bool) outcome {
+func (p *profile) placeAt(turn int, r *Request, d *demand, at int64, may func(node int32) bool) outcome {
 	if len(d.classes) == 0 {
 		return outcome{}
 	}
@@ -147,10 +149,10 @@ func (p *profile) placeAt(r *Request, d *demand, at int64, may func(node int32) 
 		few = nodes
 	}
 	barred := func(ni int) bool { return !may(int32(ni)) }
-	if got := p.placeAmong(r, d, math.MaxInt, slices.DeleteFunc(slices.Clone(few), barred), at, to); got.spots != nil || len(few) == len(nodes) {
+	if got := p.placeAmong(r, d, turn, slices.DeleteFunc(slices.Clone(few), barred), at, to); got.spots != nil || len(few) == len(nodes) {
 		return got
 	}
-	return p.placeAmong(r, d, math.MaxInt, slices.DeleteFunc(nodes, barred), at, to)
+	return p.placeAmong(r, d, turn, slices.DeleteFunc(nodes, barred), at, to)
 }
 
 // placeNow finds a place for the request of a turn that it may take now, beside the starts

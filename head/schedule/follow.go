@@ -70,14 +70,37 @@ func (p *profile) forgetPassing() {
 
 // remove takes all stays of somebody out.
 func (p *profile) remove(who *occupant) {
-	mine := func(s stay) bool { return s.who == who }
 	for _, ni := range who.nodes {
 		t := &p.nodes[ni]
-		t.running = slices.DeleteFunc(t.running, mine)
-		t.planned = slices.DeleteFunc(t.planned, mine)
+		t.running = without(t.running, who)
 		p.log = append(p.log, int32(ni))
 	}
+	p.unplan(who)
+}
+
+// unplan takes out the stays of somebody that are planned.
+func (p *profile) unplan(who *occupant) {
+	for _, ni := range who.nodes {
+		t := &p.nodes[ni]
+		t.planned = without(t.planned, who)
+	}
 	who.nodes = who.nodes[:0]
+}
+
+// without is the stays of all others.
+func without(stays []stay, who *occupant) []stay {
+	kept := 0
+	for i := range stays {
+		if stays[i].who == who {
+			continue
+		}
+		if kept != i {
+			stays[kept] = stays[i]
+		}
+		kept++
+	}
+	clear(stays[kept:])
+	return stays[:kept]
 }
 
 // followHolders compares the holders with those of the last snapshot. Most are the same, in
@@ -115,7 +138,7 @@ func (p *profile) followHolders() {
 // holds, nothing is ever given back.
 func (p *profile) holder(h *Holder) {
 	end, why := h.ends(p.now)
-	who := &occupant{group: h.Group, name: h.called(), ends: end, assumed: why}
+	who := &occupant{group: h.Group, name: h.called(), ends: end, assumed: why, parts: h.Sizes != nil || h.Keeps > 0}
 	if h.Spec != nil {
 		who.tenant, who.queue = h.Spec.Tenant, h.Spec.Queue
 	}
@@ -146,9 +169,14 @@ func (p *profile) holder(h *Holder) {
 
 // run adds a stay that has begun.
 func (p *profile) run(ni int, st stay) {
-	p.nodes[ni].running = append(p.nodes[ni].running, st)
+	t := &p.nodes[ni]
+	if st.who.parts {
+		t.running = append(t.running, st)
+	} else {
+		t.running = addStay(t.running, st)
+	}
 	p.log = append(p.log, int32(ni))
-	st.who.nodes = append(st.who.nodes, ni)
+	st.who.at(ni)
 }
 
 // overrun looks again at holders whose expected end has passed.
@@ -203,9 +231,20 @@ func (p *profile) charge() {
 	}
 	for _, h := range p.s.Holders {
 		if who := p.byHolder[h]; who != nil && h.Spec != nil && len(h.Spec.Uses) > 0 {
-			p.pools.charge(h.Spec.Uses, who.nodes, p.now, who.ends, who)
+			p.pools.charge(h.Spec.Uses, p.nodesOf(h), p.now, who.ends, who)
 		}
 	}
+}
+
+// nodesOf is the node of each bundle of a holder.
+func (p *profile) nodesOf(h *Holder) []int {
+	var out []int
+	for i := range h.Bundles {
+		if ni, ok := p.at[h.Bundles[i].Node]; ok {
+			out = append(out, ni)
+		}
+	}
+	return out
 }
 
 // started puts a group into the profile that this cycle has placed and taken out of free.
@@ -216,8 +255,10 @@ func (p *profile) started(r *Request, turn int, spots []spot) {
 		group: r.ID, name: r.called(), tenant: r.Spec.Tenant, queue: r.Spec.Queue, ends: end, assumed: r.assumed(), passing: true,
 	}
 	p.passing = append(p.passing, who)
-	for _, sp := range spots {
-		p.displace(sp.node, turn, end)
+	for i, sp := range spots {
+		if i == 0 || spots[i-1].node != sp.node {
+			p.displace(sp.node, turn, end)
+		}
 		p.run(sp.node, p.stayOf(sp, p.now, end, who))
 	}
 	p.pools.take(r, spots, p.now, end, who)

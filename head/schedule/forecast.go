@@ -54,7 +54,7 @@ func (p *profile) waitsFor(e *plannedStart) []*occupant {
 		node = sp.node
 		for _, stays := range [][]stay{p.nodes[node].running, p.nodes[node].planned} {
 			for i := range stays {
-				if s := &stays[i]; s.to <= e.from && s.who.listed != p.lists {
+				if s := &stays[i]; s.to <= e.from && s.who.listed != p.lists && (s.who.start == nil || s.who.start.turn <= e.turn) {
 					s.who.listed = p.lists
 					out = append(out, s.who)
 				}

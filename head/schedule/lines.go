@@ -17,11 +17,12 @@ type line struct {
 	c     *class
 	asker *Request // for which closed nodes are open
 	main  spans
-	side  spans  // of the nodes that are stale in main
-	stale []bool // by node
-	many  int    // how many are
-	seen  int    // how much of the profile's log is in it
-	work  int    // spans that were looked at
+	side  spans    // of the nodes that are stale in main
+	stale []bool   // by node
+	many  int      // how many are
+	seen  int      // how much of the profile's log is in it
+	sums  []uint64 // by node: the planned starts that are in it, see view
+	work  int      // spans that were looked at
 }
 
 // spans are the same spans in two orders.
@@ -58,7 +59,7 @@ func (p *profile) lineOf(r *Request, d *demand, c *class) *line {
 	}
 	l := p.lines[key]
 	if l == nil {
-		l = &line{d: d, c: c, asker: r, seen: len(p.log), stale: make([]bool, len(p.nodes))}
+		l = &line{d: d, c: c, asker: r, seen: len(p.log), stale: make([]bool, len(p.nodes)), sums: slices.Clone(p.view.sums)}
 		for ni := range p.nodes {
 			l.main.byFrom = p.spans(l, ni, l.main.byFrom)
 		}
@@ -67,9 +68,7 @@ func (p *profile) lineOf(r *Request, d *demand, c *class) *line {
 		return l
 	}
 	l.d, l.c, l.asker = d, c, r
-	if l.seen < len(p.log) {
-		l.catchUp(p)
-	}
+	l.catchUp(p)
 	return l
 }
 
@@ -93,23 +92,43 @@ func (s *spans) put(gone func(span) bool, fresh []span) {
 	s.byTo = merge(slices.DeleteFunc(s.byTo, gone), fresh, spansByTo)
 }
 
-// catchUp looks again at the nodes that changed since.
+// catchUp looks again at the nodes that changed since, or of which other starts are seen.
 func (l *line) catchUp(p *profile) {
-	changed := map[int32]bool{}
-	var fresh []span
+	changed := p.changed[:0]
 	for _, ni := range p.log[l.seen:] {
-		if changed[ni] {
+		if !p.isChanged[ni] {
+			p.isChanged[ni] = true
+			changed = append(changed, ni)
+		}
+	}
+	l.seen = len(p.log)
+	for ni, sum := range p.view.sums {
+		if sum == l.sums[ni] {
 			continue
 		}
-		changed[ni] = true
+		l.sums[ni] = sum
+		if !p.isChanged[ni] {
+			p.isChanged[ni] = true
+			changed = append(changed, int32(ni))
+		}
+	}
+	p.changed = changed
+	if len(changed) == 0 {
+		return
+	}
+	fresh := p.fresh[:0]
+	for _, ni := range changed {
 		fresh = p.spans(l, int(ni), fresh)
 		if !l.stale[ni] {
 			l.stale[ni] = true
 			l.many++
 		}
 	}
-	l.seen = len(p.log)
-	l.side.put(func(s span) bool { return changed[s.node] }, fresh)
+	p.fresh = fresh
+	l.side.put(func(s span) bool { return p.isChanged[s.node] }, fresh)
+	for _, ni := range changed {
+		p.isChanged[ni] = false
+	}
 	if l.many > 64+len(p.nodes)/8 {
 		l.main.put(func(s span) bool { return l.stale[s.node] }, l.side.byFrom)
 		l.side, l.many = spans{}, 0
@@ -156,8 +175,8 @@ func (p *profile) spans(l *line, ni int, out []span) []span {
 	}
 	t := &p.nodes[ni]
 	p.work += len(t.running) + len(t.planned) + len(t.closed)
-	changes := make([]happening, 0, len(t.running)+2*len(t.planned)+2*len(t.closed))
-	state := n.clone()
+	changes := p.happens[:0]
+	state := p.blank(ni)
 	shut := 0
 	if opensAt, closesAt, ok := p.confined(ni, l.asker); ok {
 		if opensAt > p.now {
@@ -171,6 +190,9 @@ func (p *profile) spans(l *line, ni int, out []span) []span {
 	}
 	for i := range t.planned {
 		s := &t.planned[i]
+		if s.who.start.turn >= p.view.turn {
+			continue
+		}
 		if s.from <= p.now {
 			state.takeOut(s)
 		} else {
@@ -198,6 +220,7 @@ func (p *profile) spans(l *line, ni int, out []span) []span {
 			changes = append(changes, happening{c.to, opens, nil})
 		}
 	}
+	p.happens = changes
 	slices.SortFunc(changes, func(a, b happening) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.kind, b.kind)) })
 
 	room := func() int32 {
@@ -206,7 +229,7 @@ func (p *profile) spans(l *line, ni int, out []span) []span {
 		}
 		return l.c.room(state)
 	}
-	var open []span // a stack: what began last ends first
+	open := p.open[:0] // a stack: what began last ends first
 	var sum int32
 	level := func(at int64, n int32) {
 		if n > sum {
@@ -250,6 +273,8 @@ func (p *profile) spans(l *line, ni int, out []span) []span {
 		s.to = forever
 		out = append(out, s)
 	}
+	p.open = open[:0]
+	p.spare, p.used = append(p.spare, state), p.used[:len(p.used)-1]
 	return out
 }
 

@@ -200,6 +200,7 @@ func (c *cycle) place() {
 		e := c.turns.all[i]
 		d := e.wants
 		if !c.admits(e) {
+			c.unplan(i)
 			c.placeWithin(i, d)
 			continue
 		}

@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -30,6 +31,7 @@ type profile struct {
 	upTo     int     // what was touched of free before is in it
 	relative []*Holder
 	agenda
+	view view
 
 	// trial is a preemption that is looked into.
 	trial trial
@@ -40,7 +42,11 @@ type profile struct {
 	// used are the states that scratch has now, spare those of before, to be used again.
 	used, spare []*nodeState
 	room        []int32 // by node; all zero between two uses
-	lists       uint64  // counts lists of occupants
+	changed     []int32
+	isChanged   []bool // by node; none is between two uses
+	fresh, open []span
+	happens     []happening
+	lists       uint64 // counts lists of occupants
 }
 
 // trial sees the profile as if victims had left, and without what was planned for who they
@@ -81,7 +87,28 @@ type stay struct {
 	share    int64 // of the one device, in thousandths; 0: whole devices
 	bytes    int64 // of the one device
 	whole    bool  // nothing else is on the node meanwhile
-	bundle   int64 // which of a holder's
+	bundle   int64 // which of a holder's; of several the first
+}
+
+// addStay adds a stay on a node. What its owner has there as whole devices for the same time is
+// one stay.
+func addStay(stays []stay, st stay) []stay {
+	if len(stays) > 0 && st.share == 0 {
+		last := &stays[len(stays)-1]
+		if last.who == st.who && last.share == 0 && last.from == st.from && last.to == st.to && last.whole == st.whole {
+			last.cpu, last.mem = satAdd(last.cpu, st.cpu), satAdd(last.mem, st.mem)
+			last.devices = slices.Concat(last.devices, st.devices)
+			return stays
+		}
+	}
+	return append(stays, st)
+}
+
+// at notes that somebody stays on a node.
+func (who *occupant) at(ni int) {
+	if n := len(who.nodes); n == 0 || who.nodes[n-1] != ni {
+		who.nodes = append(who.nodes, ni)
+	}
 }
 
 // occupant is who stays, for what people are told.
@@ -92,6 +119,7 @@ type occupant struct {
 	assumed       string // why it is expected to end then
 	nodes         []int
 	passing       bool          // known for one cycle only
+	parts         bool          // it may give back some of its bundles and keep others
 	listed        uint64        // the list that it was put on last
 	start         *plannedStart // nil: it runs
 }
@@ -111,7 +139,7 @@ const (
 func newProfile(s *Snapshot, free *overlay, now time.Time) *profile {
 	p := &profile{
 		free: free, at: make(map[string]int, len(free.nodes)), nodes: make([]nodeTimes, len(free.nodes)),
-		lines: map[lineKey]*line{}, byHolder: map[*Holder]*occupant{}, room: make([]int32, len(free.nodes)),
+		lines: map[lineKey]*line{}, byHolder: map[*Holder]*occupant{}, room: make([]int32, len(free.nodes)), isChanged: make([]bool, len(free.nodes)),
 		upTo: free.idx.end(),
 	}
 	p.scratch = &overlay{nodes: make([]*nodeState, len(free.nodes)), topo: free.topo, links: free.links, mix: free.mix, idx: &index{}}

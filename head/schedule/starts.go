@@ -203,11 +203,10 @@ func (c *cycle) planStart(turn int, r *Request, d *demand) time.Time {
 		if e != nil {
 			p.forget(e)
 		}
-		p.truncate(turn)
-		if e = p.earliest(r, d, notBefore, func(t time.Time) *demand { return c.mem.demandOf(r, t) }); e == nil {
+		if e = p.earliest(turn, r, d, notBefore, func(t time.Time) *demand { return c.mem.demandOf(r, t) }); e == nil {
 			d.hopeless = hopeless{r.runs(), p.accessOf(r), c.free.grown, c.mem.linkWords, p.rules}
 		} else {
-			e.d, e.made, e.grown, e.turn, e.cycle = d, p.now, c.free.grown, turn, p.cycle
+			e.d, e.made, e.grown, e.cycle = d, p.now, c.free.grown, p.cycle
 		}
 	}
 	if e == nil || e.broken {
@@ -255,7 +254,7 @@ func (c *cycle) looks(e *plannedStart, r *Request) bool {
 		}
 	}
 	fresh := e == nil && c.timely.left
-	// To look for one start, those after it are taken out and put back.
+	// What one start takes may have to be looked for again for all after it.
 	promised := !c.timely.some || e != nil && e.broken && p.after(e.turn) <= promiseAfter
 	if !fresh && (c.replan && p.work < replanWork || promised && p.work < promiseWork) {
 		return true
@@ -307,8 +306,8 @@ func (p *profile) claimed(a aside) {
 		}
 		ni := sp.node
 		e.spots = append(e.spots, sp)
-		p.nodes[ni].planned = append(p.nodes[ni].planned, p.stayOf(sp, p.now, e.to, e.who))
-		e.who.nodes = append(e.who.nodes, ni)
+		p.nodes[ni].planned = addStay(p.nodes[ni].planned, p.stayOf(sp, p.now, e.to, e.who))
+		e.who.at(ni)
 	}
 	// What was set aside of it is not free now, and is when it ends.
 	for ni, st := range a.taken {

@@ -466,6 +466,28 @@ func TestPlanFollowsTheNodes(t *testing.T) {
 	see("r:c wide:c")
 }
 
+// What a quota refuses by now has no planned start any more, and is in nobody's way.
+func TestPausedQueueHasNoPlan(t *testing.T) {
+	n := aNode("n").cpu(8_000).cpusHeld(4)
+	first, second := gang("first", 1, cpus(8)).of("", "q"), gang("second", 1, cpus(4)).of("", "r").runs(24*time.Hour)
+	in := cluster(n).heldBy(holding("x", time.Hour, 4, n)).pending(first, second).queues(queue("q", ""), queue("r", ""))
+	in.Policy.Order = OrderFIFO
+	p := NewPlanner()
+	p.PlanAge = 24 * time.Hour
+	if got := outcomes(in, p.Plan(in, epoch).Decisions); got != "first:+1h second:+25h" {
+		t.Errorf("got %s", got)
+	}
+	paused := *in
+	paused.queues(with(queue("q", ""), func(q *api.Queue) { q.Paused = "upgrade" }), queue("r", ""))
+	r := p.Plan(&paused, epoch)
+	if got := outcomes(&paused, r.Decisions); got != "first:- second:n" {
+		t.Errorf("with the queue paused: %s", got)
+	}
+	if f, ok := r.Forecast("first"); ok {
+		t.Errorf("a paused request is forecast: %+v", f)
+	}
+}
+
 // A start that came to nothing leaves all of a reservation to the next one.
 func TestReservationAfterAFailedStart(t *testing.T) {
 	n := aNode("n1").gpus(8, 72)
