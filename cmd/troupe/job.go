@@ -83,14 +83,14 @@ func (a *app) jobList() *cobra.Command {
 			}
 			names := a.names(c.Context())
 			show(a, l, func(j api.Job) string { return j.ID }, func(js []api.Job) table {
-				t := table{head: []string{"ID", "STATE", "RANKS", "ATTEMPT", "STEP", "COMMITTED", a.ageHead(), "REASON"}, right: map[int]bool{2: true, 3: true, 4: true, 5: true}}
+				t := table{head: []string{"ID", "USER", "QUEUE", "STATE", "RANKS", "GPUS", "STEP", a.ageHead(), "REASON"}, right: map[int]bool{4: true, 5: true, 6: true}}
 				if a.format == "wide" {
-					t.head = append(t.head, "RUN", "PLACEMENT-GROUP", "TENANT", "QUEUE")
+					t.head = append(t.head, "ATTEMPT", "COMMITTED", "RUN", "PLACEMENT-GROUP", "TENANT", "PRIORITY")
 				}
 				for _, j := range js {
-					row := []string{j.ID, string(j.State), fmt.Sprint(j.Spec.Ranks), fmt.Sprint(j.Attempt), number(j.Step), number(j.Committed), a.when(j.Created), names.in(reasonText(j))}
+					row := []string{j.ID, j.User, j.Spec.Queue, string(j.State), fmt.Sprint(j.Spec.Ranks), jobGPUs(j), number(j.Step), a.when(j.Created), names.in(reasonText(j))}
 					if a.format == "wide" {
-						row = append(row, j.Run, j.Group, j.Spec.Tenant, j.Spec.Queue)
+						row = append(row, fmt.Sprint(j.Attempt), number(j.Committed), j.Run, j.Group, j.Tenant, fmt.Sprint(j.Spec.Priority))
 					}
 					t.add(row...)
 				}
@@ -145,7 +145,11 @@ func (a *app) jobDetail(ctx context.Context, j api.Job) {
 	if j.Spec.Package != "" {
 		p("Package", "%s", j.Spec.Package)
 	}
-	p("Ranks", "%d", j.Spec.Ranks)
+	p("Ranks", "%d, each %s", j.Spec.Ranks, resourcesText(j.Spec.Resources))
+	p("Charged to", "%s", chargedText(j))
+	if j.Spec.Priority != 0 {
+		p("Priority", "%d", j.Spec.Priority)
+	}
 	p("Run", "%s", j.Run)
 	p("Group", "%s", j.Group)
 	if s := j.Spares; s != nil {

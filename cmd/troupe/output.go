@@ -36,6 +36,7 @@ func (a *app) print(t table) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(clean(c)))
 		}
 	}
+	most := a.screen()
 	for _, r := range all {
 		var b strings.Builder
 		for i, c := range r {
@@ -56,8 +57,30 @@ func (a *app) print(t table) {
 				b.WriteString("  ")
 			}
 		}
-		_, _ = fmt.Fprintln(a.out, strings.TrimRight(b.String(), " "))
+		_, _ = fmt.Fprintln(a.out, fitted(strings.TrimRight(b.String(), " "), most))
 	}
+}
+
+// fitted cuts a line to the width of the screen, and shows that it did; 0 is no limit.
+func fitted(line string, most int) string {
+	if most <= 0 || utf8.RuneCountInString(line) <= most {
+		return line
+	}
+	return string([]rune(line)[:most-1]) + "…"
+}
+
+// screen is how wide a line of a table may be: as wide as the terminal. Nothing is cut of
+// what goes to a file or another program, nor of what was asked for in full.
+func (a *app) screen() int {
+	f, ok := a.out.(*os.File)
+	if !ok || a.format == "wide" {
+		return 0
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
 }
 
 // clean neutralises control characters, so that a name or a message cannot move the

@@ -243,7 +243,7 @@ func (a *app) printOutlook(o api.Outlook, names *nodeNames) {
 		}
 	}
 	if !o.Start.IsZero() {
-		p("planned start  %s", a.timeText(o.Start))
+		p("planned start  %s", a.soon(o.Start))
 	}
 	if o.Position > 0 {
 		p("position       %d in its queue", o.Position)
@@ -269,6 +269,9 @@ func (a *app) printOutlook(o api.Outlook, names *nodeNames) {
 		p("quota          %s", text)
 	}
 	for i, r := range o.Reasons {
+		if r.Text == o.Answer && len(o.Reasons) == 1 {
+			continue // said already
+		}
 		p("%3d. [%s] %s", i+1, r.Code, clean(names.in(r.Text)))
 	}
 }

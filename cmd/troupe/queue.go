@@ -1,15 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
-	"github.com/troupe-runtime/troupe/runtime/unit"
 	troupe "github.com/troupe-runtime/troupe/sdk"
 )
 
@@ -54,19 +53,15 @@ func (a *app) queueTable(qs []api.QueueStatus) table {
 	for _, q := range qs {
 		used, _ := q.Charged.Get("gpu")
 		borrowed := "-"
-		if g, ok := q.Guaranteed.Get("gpu"); ok {
-			borrowed = amountText("gpu", max(0, used-g))
+		if n, ok := q.Borrowed("gpu"); ok {
+			borrowed = amountText("gpu", n)
 		}
 		row := []string{
 			q.Name, queueKind(q.Queue), orDash(q.Parent), fmt.Sprint(q.Running), fmt.Sprint(q.Pending), fmt.Sprint(q.Parked),
-			amountText("gpu", used), quotaText(q.Guaranteed, "gpu"), quotaText(q.Limit, "gpu"), borrowed, waitText(q), queueState(q.Queue),
+			amountText("gpu", used), quotaText(q.Guaranteed, "gpu"), quotaText(q.Limit, "gpu"), borrowed, waitText(q), queueState(q, qs),
 		}
 		if a.format == "wide" {
-			weight := int64(1)
-			if q.Weight != nil {
-				weight = *q.Weight
-			}
-			row = append(row, amountsText(q.Charged), fmt.Sprint(weight), orDash(q.Order), fmt.Sprintf("%d GPU-h", q.Used/3_600_000), fmt.Sprint(q.Index))
+			row = append(row, amountsText(q.Charged), fmt.Sprint(orElse(q.Weight, 1)), orDash(q.Order), decayedText(q), fmt.Sprint(q.Index))
 		}
 		t.add(row...)
 	}
@@ -94,11 +89,27 @@ func queueKind(q api.Queue) string {
 	return "queue"
 }
 
-func queueState(q api.Queue) string {
+// queueState says whether work of it may start; all are those that may stand above it.
+func queueState(q api.QueueStatus, all []api.QueueStatus) string {
 	if q.Paused != "" {
 		return "paused: " + q.Paused
 	}
+	if above := q.PausedAbove(all); above != nil {
+		return fmt.Sprintf("paused with %s: %s", above.Name, above.Paused)
+	}
 	return "open"
+}
+
+// decayedText is past use as the order of requests counts it.
+func decayedText(q api.QueueStatus) string {
+	return fmt.Sprintf("%.1f GPU-h", float64(q.Used)/3_600_000)
+}
+
+func orElse(n *int64, other int64) int64 {
+	if n == nil {
+		return other
+	}
+	return *n
 }
 
 func quotaText(list api.Amounts, of string) string {
@@ -121,8 +132,7 @@ func (a *app) queueGet() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.oneQueue(q)
-			return nil
+			return a.oneQueue(c.Context(), cl, q)
 		},
 	}
 }
@@ -131,19 +141,36 @@ func queueName(s string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(s, "queue/"), "tenant/")
 }
 
-func (a *app) oneQueue(q api.QueueStatus) {
+func (a *app) oneQueue(ctx context.Context, cl *troupe.Client, q api.QueueStatus) error {
+	var all []api.QueueStatus
+	if q.Parent != "" && a.people() {
+		l, err := cl.Queues(ctx, 0)
+		if err != nil {
+			return err
+		}
+		all = l.Items
+	}
 	a.one(q, q.Name, func() {
 		p := func(k, v string) { _, _ = fmt.Fprintf(a.out, "%-12s %s\n", k, clean(v)) }
 		p("name", q.Name)
 		p("kind", queueKind(q.Queue))
 		p("parent", orDash(q.Parent))
-		p("state", queueState(q.Queue))
+		p("state", queueState(q, all))
 		p("guaranteed", amountsText(q.Guaranteed))
 		p("limit", amountsText(q.Limit))
 		p("lends", amountsText(q.Lend))
 		p("charged", amountsText(q.Charged))
+		if n, ok := q.Borrowed("gpu"); ok {
+			p("borrowed", "gpu="+amountText("gpu", n))
+		}
 		p("groups", fmt.Sprintf("%d running, %d pending, %d held", q.Running, q.Pending, q.Parked))
-		p("used", fmt.Sprintf("%d GPU-hours, decayed", q.Used/3_600_000))
+		p("used", decayedText(q)+", decayed")
+		p("weight", fmt.Sprint(orElse(q.Weight, 1)))
+		p("order", cmp.Or(q.Order, "as the cluster's"))
+		p("priority", fmt.Sprintf("at most %d", orElse(q.MaxPriority, 1000)))
+		if q.MaxWait > 0 {
+			p("max wait", q.MaxWait.String())
+		}
 		if len(q.Pools) > 0 {
 			p("pools", strings.Join(q.Pools, ", "))
 		}
@@ -151,88 +178,10 @@ func (a *app) oneQueue(q api.QueueStatus) {
 			p("access", strings.Join(q.Access, ", "))
 		}
 		p("version", fmt.Sprint(q.Index))
+		if q.By != "" {
+			p("changed", a.ago(q.Changed)+" by "+q.By)
+		}
 	})
-}
-
-// queueFlags are what a tenant or queue is given.
-type queueFlags struct {
-	parent, order          string
-	tenant                 bool
-	guarantee, limit, lend []string
-	weight, maxPriority    int64
-	maxWait                longFlag
-	pools, access          []string
-	version                uint64
-	noLimit, noGuarantee   []string
-}
-
-func (o *queueFlags) add(c *cobra.Command, create bool) {
-	f := c.Flags()
-	if create {
-		f.BoolVar(&o.tenant, "tenant", false, "a tenant, to which people and queues belong, and not a queue")
-	} else {
-		f.Uint64Var(&o.version, "if-version", 0, "`N`: only if it stands at this version")
-		f.StringSliceVar(&o.noLimit, "no-limit", nil, "`names`: of what is limited no more")
-		f.StringSliceVar(&o.noGuarantee, "no-guarantee", nil, "`names`: of what is guaranteed no more")
-		f.Lookup("if-version").DefValue, f.Lookup("no-limit").DefValue, f.Lookup("no-guarantee").DefValue = "", "", ""
-	}
-	f.StringVar(&o.parent, "parent", "", "`tenant`: that it is below of")
-	f.StringSliceVar(&o.guarantee, "guarantee", nil, "`amounts`: its own, as gpu=8,cpu=64,memory=1TiB or gpu:H200=4")
-	f.StringSliceVar(&o.limit, "limit", nil, "`amounts`: at most, with what it borrows")
-	f.StringSliceVar(&o.lend, "lend", nil, "`amounts`: of what is guaranteed, that others may borrow (default all)")
-	f.Int64Var(&o.weight, "weight", 1, "`N`: its part among its siblings; 0: after all others")
-	f.StringVar(&o.order, "order", "", "`order`: of its requests: fair, fifo, short or deadline")
-	f.Int64Var(&o.maxPriority, "max-priority", 1000, "`N`: that its requests may ask for")
-	f.Var(&o.maxWait, "max-wait", "`time`: after which a request waits no longer behind others")
-	f.StringSliceVar(&o.pools, "pools", nil, "`names`: of the pools that it may use (default all)")
-	f.StringSliceVar(&o.access, "access", nil, "`labels`: of data sets and models that a tenant may use")
-	for _, name := range []string{"guarantee", "limit", "lend", "pools", "access", "max-wait"} {
-		f.Lookup(name).DefValue = ""
-	}
-}
-
-// into changes what was given on the command line.
-func (o *queueFlags) into(c *cobra.Command, q *api.Queue) error {
-	set := c.Flags().Changed
-	for _, x := range []struct {
-		flag  string
-		words []string
-		to    *api.Amounts
-	}{{"guarantee", o.guarantee, &q.Guaranteed}, {"limit", o.limit, &q.Limit}, {"lend", o.lend, &q.Lend}} {
-		list, err := parseAmounts(x.flag, x.words)
-		if err != nil {
-			return err
-		}
-		for _, n := range list {
-			*x.to = x.to.With(n.Of, n.N)
-		}
-	}
-	drop := func(list api.Amounts, names []string) api.Amounts {
-		return slices.DeleteFunc(slices.Clone(list), func(x api.Amount) bool { return slices.Contains(names, x.Of) })
-	}
-	q.Limit, q.Guaranteed = drop(q.Limit, o.noLimit), drop(q.Guaranteed, o.noGuarantee)
-	q.Lend = drop(q.Lend, o.noGuarantee)
-	if set("parent") {
-		q.Parent = o.parent
-	}
-	if set("weight") {
-		q.Weight = &o.weight
-	}
-	if set("order") {
-		q.Order = o.order
-	}
-	if set("max-priority") {
-		q.MaxPriority = &o.maxPriority
-	}
-	if set("max-wait") {
-		q.MaxWait = unit.Duration(o.maxWait)
-	}
-	if set("pools") {
-		q.Pools = o.pools
-	}
-	if set("access") {
-		q.Access = o.access
-	}
 	return nil
 }
 
@@ -268,8 +217,7 @@ func (a *app) putQueue(ctx context.Context, cl *troupe.Client, q api.Queue, vers
 	if err != nil {
 		return err
 	}
-	a.oneQueue(now)
-	return nil
+	return a.oneQueue(ctx, cl, now)
 }
 
 func (a *app) queueSet() *cobra.Command {
@@ -357,7 +305,7 @@ func (a *app) queuePause() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.one(q, q.Name, func() { _, _ = fmt.Fprintf(a.out, "%s  %s\n", q.Name, clean(queueState(q.Queue))) })
+			a.one(q, q.Name, func() { _, _ = fmt.Fprintf(a.out, "%s  %s\n", q.Name, clean(queueState(q, nil))) })
 			return nil
 		},
 	}
@@ -378,7 +326,7 @@ func (a *app) queueResume() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.one(q, q.Name, func() { _, _ = fmt.Fprintf(a.out, "%s  %s\n", q.Name, queueState(q.Queue)) })
+			a.one(q, q.Name, func() { _, _ = fmt.Fprintf(a.out, "%s  %s\n", q.Name, queueState(q, nil)) })
 			return nil
 		},
 	}
@@ -439,7 +387,7 @@ func (a *app) queueOrder() *cobra.Command {
 				for _, o := range rows {
 					row := []string{
 						fmt.Sprint(o.Position), o.Name, orDash(o.User), o.Tenant, o.Queue, fmt.Sprint(o.Priority), amountsText(o.Need),
-						a.when(o.Since), age(o.Expect.D()), a.timeText(o.Start),
+						a.when(o.Since), age(o.Expect.D()), a.soon(o.Start),
 					}
 					if explain {
 						text := "starts now"

@@ -32,8 +32,9 @@ func quotaRows(q api.QueueStatus) []quotaRow {
 		r := quotaRow{Queue: q.Name, Of: n.Of}
 		r.Charged, _ = q.Charged.Get(n.Of)
 		if g, ok := q.Guaranteed.Get(n.Of); ok {
-			r.Guaranteed, r.Borrowed = &g, max(0, r.Charged-g)
+			r.Guaranteed = &g
 		}
+		r.Borrowed, _ = q.Borrowed(n.Of)
 		if l, ok := q.Limit.Get(n.Of); ok {
 			r.Limit = &l
 		}
@@ -62,11 +63,14 @@ func quotaTable(rows []quotaRow) table {
 		if most != nil && *most > 0 {
 			part = fmt.Sprint(r.Charged * 100 / *most)
 		}
-		lends := text(r.Of, r.Lends)
-		if r.Lends == nil && r.Guaranteed != nil {
-			lends = "all"
+		lends, borrowed := text(r.Of, r.Lends), "-"
+		if r.Guaranteed != nil {
+			borrowed = amountText(r.Of, r.Borrowed)
+			if r.Lends == nil {
+				lends = "all"
+			}
 		}
-		t.add(r.Queue, r.Of, amountText(r.Of, r.Charged), text(r.Of, r.Guaranteed), text(r.Of, r.Limit), amountText(r.Of, r.Borrowed), lends, part)
+		t.add(r.Queue, r.Of, amountText(r.Of, r.Charged), text(r.Of, r.Guaranteed), text(r.Of, r.Limit), borrowed, lends, part)
 	}
 	return t
 }

@@ -30,6 +30,23 @@ func resourcesText(r api.Resources) string {
 	return strings.Join(parts, ", ")
 }
 
+// chargedText is whose quota a job is charged to, and who asked for it.
+func chargedText(j api.Job) string {
+	text := "tenant " + orDash(j.Tenant)
+	if j.Spec.Queue != "" && j.Spec.Queue != j.Tenant {
+		text += ", queue " + j.Spec.Queue
+	}
+	if j.User != "" {
+		text += ", by " + j.User
+	}
+	return text
+}
+
+// jobGPUs is what its ranks ask for together, in parts of a device where they share.
+func jobGPUs(j api.Job) string {
+	return amountText("gpu", j.Spec.Ranks*(1000*j.Spec.Resources.GPUs+j.Spec.Resources.Share))
+}
+
 // resourceFlags are what one bundle or rank asks for.
 type resourceFlags struct {
 	cpus, memory string

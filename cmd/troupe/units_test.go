@@ -146,6 +146,31 @@ func TestAge(t *testing.T) {
 	}
 }
 
+// A table on a screen is cut to it; one for a program is never.
+func TestFitted(t *testing.T) {
+	for _, c := range []struct {
+		line string
+		most int
+		want string
+	}{{"short", 0, "short"}, {"short", 5, "short"}, {"shorts", 5, "shor…"}, {"größer", 4, "grö…"}, {"x", 1, "x"}, {"xy", 1, "…"}} {
+		if got := fitted(c.line, c.most); got != c.want {
+			t.Errorf("%q in %d: %q", c.line, c.most, got)
+		}
+	}
+}
+
+func TestSaysAll(t *testing.T) {
+	const text = "quota: tenant nlp guarantees 8 GPUs, held by a-1, b-2 on gpu-1"
+	for list, want := range map[string]bool{
+		"a-1, b-2": true, "a-1, c-3": false, "tenant nlp": true, "node gpu-1": true, "node gpu-7": false, "8 GPUs": true, "9 GPUs": false,
+		"troupe queue resume nlp": false,
+	} {
+		if got := saysAll(text, list); got != want {
+			t.Errorf("%q: %t", list, got)
+		}
+	}
+}
+
 func TestWantsJSON(t *testing.T) {
 	for line, want := range map[string]bool{
 		"job list -o json": true, "job list --bad --output=jsonl": true, "-ojson x": true, "-o=json": true,

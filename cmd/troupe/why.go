@@ -49,7 +49,7 @@ func (a *app) printAhead(w api.Why, names *nodeNames) {
 		_, _ = fmt.Fprintf(a.out, "position %d in its queue\n", w.Position)
 	}
 	if p := w.Planned; p != nil {
-		_, _ = fmt.Fprintf(a.out, "planned start %s", a.clock(p.Start))
+		_, _ = fmt.Fprintf(a.out, "planned start %s", a.soon(p.Start))
 		if len(p.Nodes) > 0 {
 			_, _ = fmt.Fprintf(a.out, " on %s", clean(names.in(shortened(p.Nodes))))
 		}
@@ -69,7 +69,7 @@ func (a *app) printAhead(w api.Why, names *nodeNames) {
 		case len(x.After) > 0:
 			would = "it would start once " + shortened(x.After) + " had left for it"
 		case !x.Start.IsZero():
-			would = "it would start about " + a.clock(x.Start)
+			would = "it would start about " + a.soon(x.Start)
 		}
 		_, _ = fmt.Fprintf(a.out, "%s: %s\n", clean(x.Change), clean(names.in(would)))
 	}
@@ -96,6 +96,9 @@ func (a *app) printWhy(ctx context.Context, w api.Why) {
 		default:
 			_, _ = fmt.Fprintf(a.out, "%3d. %s\n", i+1, clean(names.in(r.Text)))
 		}
+		if a.format != "wide" && saysAll(r.Text, r.Need) && saysAll(r.Text, r.Missing) {
+			r.Have = "" // it follows from the two
+		}
 		for _, l := range []struct{ k, v string }{
 			{"blocked by", strings.Join(r.Blockers, ", ")},
 			{"needs", r.Need},
@@ -104,7 +107,7 @@ func (a *app) printWhy(ctx context.Context, w api.Why) {
 			{"where", r.Where},
 			{"free when", r.Frees},
 		} {
-			if l.v != "" {
+			if l.v != "" && (a.format == "wide" || !saysAll(r.Text, l.v)) {
 				_, _ = fmt.Fprintf(a.out, "     %s: %s\n", l.k, clean(names.in(l.v)))
 			}
 		}
@@ -114,6 +117,18 @@ func (a *app) printWhy(ctx context.Context, w api.Why) {
 		_, _ = fmt.Fprintln(a.out)
 		a.print(a.eventTable(ctx, w.Events))
 	}
+}
+
+// saysAll reports whether a sentence names all that a list or a place does, so that it need
+// not be said once more.
+func saysAll(text, list string) bool {
+	for word := range strings.SplitSeq(list, ", ") {
+		kind, name, ok := strings.Cut(word, " ")
+		if known := ok && (kind == "node" || kind == "tenant" || kind == "queue") && strings.Contains(text, name); !known && !strings.Contains(text, word) {
+			return false
+		}
+	}
+	return true
 }
 
 func (a *app) eventTable(ctx context.Context, es []api.Event) table {

@@ -176,3 +176,16 @@ func (a *app) timeText(t time.Time) string {
 	}
 	return t.UTC().Format(time.RFC3339)
 }
+
+// soon is a time that is expected: to the minute of the reader's own clock, for it is no
+// more exact than that; programs get it whole.
+func (a *app) soon(t time.Time) string {
+	if t.IsZero() || !a.isTTY() || a.format == "wide" {
+		return a.timeText(t)
+	}
+	t = t.Local()
+	if d := time.Until(t); d > 20*time.Hour || d < -4*time.Hour {
+		return t.Format("Jan _2 15:04")
+	}
+	return t.Format("15:04")
+}

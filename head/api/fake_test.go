@@ -269,8 +269,12 @@ func (b *fake) Index() uint64 {
 	return b.index
 }
 
-func (b *fake) Why(_ context.Context, target string, _ ...string) (api.Why, error) {
-	return api.Why{Target: target, State: "QUEUED", Answer: "it waits"}, nil
+func (b *fake) Why(_ context.Context, target string, whatIf ...string) (api.Why, error) {
+	w := api.Why{Target: target, State: "QUEUED", Answer: "it waits"}
+	for _, x := range whatIf {
+		w.Alternatives = append(w.Alternatives, api.Alternative{Change: x})
+	}
+	return w, nil
 }
 
 func (b *fake) ReadLog(_ context.Context, job string, rank, attempt int64, stream string, offset, limit int64) (wire.LogChunk, error) {

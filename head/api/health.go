@@ -73,7 +73,7 @@ func (s *server) health() {
 
 // WhatIfParam asks what would become of a request that waits if it were otherwise.
 type WhatIfParam struct {
-	WhatIf []string `query:"whatIf" maxItems:"16" doc:"A change, as ranks=8, level=rack, time=2h, priority=5; any: each of its constraints dropped by itself."`
+	WhatIf []string `query:"whatIf,explode" maxItems:"16" doc:"A change, as ranks=8, level=rack, time=2h, priority=5; any: each of its constraints dropped by itself."`
 }
 
 func (s *server) why(r *request, target string, whatIf []string) (*bodyOutput[api.Why], error) {

@@ -115,6 +115,8 @@ func (h *Head) drainText(v *state.View, j *state.Job) string {
 	switch {
 	case j.Stop != nil || j.OwnerGone:
 		return "the end of its processes: it is being stopped"
+	case d != nil && d.Kind == state.DrainSuspend && last != nil && last.Ended != 0:
+		return "the proof that its processes are gone"
 	case d == nil || last == nil || last.Ended != 0:
 		return "its next placement, and the proof that its processes are gone"
 	case d.Ordered != "" && d.Generation == last.Generation:

@@ -161,6 +161,21 @@ func tenantOf(tree *api.Tree, tenant, queue string) string {
 	return tenant
 }
 
+// chargedTenant is tenantOf for one request, without a tree of all.
+func chargedTenant(v *state.View, tenant, queue string) string {
+	q := v.Queue(queue)
+	for range 64 { // no tree is as deep
+		if q == nil {
+			return tenant
+		}
+		if q.Spec.Tenant {
+			return q.Name
+		}
+		q = v.Queue(q.Spec.Parent)
+	}
+	return tenant
+}
+
 // needOf sums what a request asks for.
 func needOf(s *api.GroupSpec) api.Amounts {
 	var gpu, cpu, memory int64

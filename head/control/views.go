@@ -23,7 +23,7 @@ func at(ns int64) time.Time {
 // jobView is the API's view of a job, with what is known of its ranks right now.
 func (h *Head) jobView(v *state.View, j *state.Job) api.Job {
 	out := api.Job{
-		ID: j.ID, ULID: j.ULID, Spec: j.Spec, Run: j.Run(), State: j.State, Reason: j.Reason, Group: j.Group,
+		ID: j.ID, ULID: j.ULID, Spec: j.Spec, Run: j.Run(), User: j.User, Tenant: chargedTenant(v, j.Spec.Tenant, j.Spec.Queue), State: j.State, Reason: j.Reason, Group: j.Group,
 		ExitCode: j.ExitCode, Created: at(j.Created), Started: at(j.Started), Ended: at(j.Ended), Index: j.Index,
 	}
 	for i := range j.Attempts {

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,7 +11,8 @@ import (
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
-// Why explains a job, placement group or node: job/x, pg/x, node/x, or a bare id.
+// Why explains a job, placement group, node or queue: job/x, pg/x, node/x, queue/x, or a
+// bare id.
 //
 // With whatIf it says besides what would become of what waits with these changes.
 func (h *Head) Why(_ context.Context, target string, whatIf ...string) (api.Why, error) {
@@ -48,9 +50,48 @@ func (h *Head) Why(_ context.Context, target string, whatIf ...string) (api.Why,
 			}
 		}
 	}
+	if kind == "queue" || kind == "tenant" || kind == "" {
+		if w, ok := h.whyQueue(v, id); ok {
+			return w, nil
+		}
+	}
+	if kind == "" {
+		target = id
+	}
 	p := problem(404, "TRP-A404", api.ExitNotFound, "not found", "nothing is named %q", cut(target, 100))
-	p.Help = "troupe why job/ID, pg/ID or node/NAME"
+	p.Help = "troupe why job/ID, pg/ID, node/NAME or queue/NAME"
 	return api.Why{}, p
+}
+
+// whyQueue says whether work of a tenant or queue may start, and how much of it waits.
+func (h *Head) whyQueue(v *state.View, name string) (api.Why, bool) {
+	list, _, _ := h.Queues(context.Background())
+	i := slices.IndexFunc(list, func(q api.QueueStatus) bool { return q.Name == name })
+	if i < 0 {
+		return api.Why{}, false
+	}
+	q := &list[i]
+	kind := "queue"
+	if q.Tenant {
+		kind = "tenant"
+	}
+	w := api.Why{Target: kind + "/" + name, State: "open", Events: h.recent(v, "queue/"+name)}
+	at := q
+	if q.Paused == "" {
+		at = q.PausedAbove(list)
+	}
+	w.Answer = fmt.Sprintf("Its work may start: %d run, %d wait, %d are held.", q.Running, q.Pending, q.Parked)
+	if at != nil {
+		w.State = "paused"
+		w.Answer = fmt.Sprintf("Nothing of it starts: %s is paused: %s. %d run, %d wait, %d are held.", at.Name, at.Paused, q.Running, q.Pending, q.Parked)
+		w.Reasons = []api.Reason{{
+			Code: api.ReasonHeld, Text: fmt.Sprintf("%s is paused: %s", at.Name, at.Paused), Blockers: []string{at.Name}, Frees: "troupe queue resume " + at.Name,
+		}}
+	}
+	if q.Pending > 0 {
+		w.Answer += " What each waits for: troupe queue order " + name + " --explain"
+	}
+	return w, true
 }
 
 // counted is a number of things.

@@ -187,14 +187,26 @@ func (t *tx) queuesInUse(next map[string]api.Queue) string {
 		}
 		if len(path) > 0 {
 			if _, stays := next[path[0].Name]; !stays {
-				return fmt.Sprintf("%s is there for %s: %s; end it or move it first", path[0].Name, orText(g.Job, g.ID), string(g.State))
+				return fmt.Sprintf("%s is used by %s: end it or move it first", path[0].Name, g.userText())
 			}
 		}
 		if _, err := tree.Path(g.Spec.Tenant, g.Spec.Queue); err != nil {
-			return fmt.Sprintf("%s is there for %s: %s; end it or move it first", err, orText(g.Job, g.ID), string(g.State))
+			return fmt.Sprintf("%s would belong nowhere: %s; end it or move it first", g.userText(), err)
 		}
 	}
 	return ""
+}
+
+// userText names who a group is for, and whether it runs.
+func (g *Group) userText() string {
+	name := "placement group " + g.ID
+	if g.Job != "" {
+		name = "job " + g.Job
+	}
+	if g.State == api.GroupPlaced {
+		return name + ", which is placed"
+	}
+	return name + ", which waits"
 }
 
 func sameQueue(a, b *api.Queue) bool {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"slices"
 	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/unit"
@@ -23,6 +24,46 @@ type QueueStatus struct {
 	By      string        `json:"by,omitempty"` // who changed it last
 	Changed time.Time     `json:"changed,omitzero"`
 	Index   uint64        `json:"index"` // its version
+}
+
+// Borrowed is what it holds beyond what is guaranteed to it; known is false where nothing
+// is, for nothing can be borrowed then.
+func (q *QueueStatus) Borrowed(of string) (n int64, known bool) {
+	guaranteed, known := q.Guaranteed.Get(of)
+	charged, _ := q.Charged.Get(of)
+	if !known {
+		return 0, false
+	}
+	return max(0, charged-guaranteed), true
+}
+
+// Lendable is what others may borrow now of what is guaranteed to it: what it does not use
+// and lends. known is false where nothing is guaranteed.
+func (q *QueueStatus) Lendable(of string) (n int64, known bool) {
+	guaranteed, known := q.Guaranteed.Get(of)
+	charged, _ := q.Charged.Get(of)
+	n = max(0, guaranteed-charged)
+	if lend, bounded := q.Lend.Get(of); bounded {
+		n = min(n, lend)
+	}
+	return n, known
+}
+
+// PausedAbove is why nothing of it starts although it is not paused itself: the nearest
+// tenant above it that is; nil: none is.
+func (q *QueueStatus) PausedAbove(all []QueueStatus) *QueueStatus {
+	at := q.Parent
+	for range all { // a chain is no longer than the list, even where one leads in a circle
+		i := slices.IndexFunc(all, func(x QueueStatus) bool { return x.Name == at })
+		if i < 0 || at == "" {
+			return nil
+		}
+		if all[i].Paused != "" {
+			return &all[i]
+		}
+		at = all[i].Parent
+	}
+	return nil
 }
 
 // QueuesRequest replaces tenants and queues one by one or, with Whole, all of them.

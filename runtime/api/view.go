@@ -17,6 +17,8 @@ type Job struct {
 	ULID       string      `json:"ulid"` // sortable
 	Spec       JobSpec     `json:"spec"`
 	Run        string      `json:"run"`
+	User       string      `json:"user,omitempty"`   // who submitted it
+	Tenant     string      `json:"tenant,omitempty"` // to which it is charged: its queue's, where that has one
 	State      JobState    `json:"state"`
 	Reason     *Reason     `json:"reason,omitempty"`
 	Conditions []Condition `json:"conditions,omitempty"`

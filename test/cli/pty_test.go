@@ -90,6 +90,27 @@ func (t *terminal) press(keys string) {
 	}
 }
 
+// A line of a table is no wider than the screen that shows it, and shows where it was cut.
+func TestTableFitsTheScreen(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.up()
+	whole := h.want(0, "node", "list").out
+	r := h.onTerminal("sh", "-c", "stty cols 30; exec "+troupeBin+" node list")
+	lines := strings.Split(strings.TrimSpace(strings.ReplaceAll(r.wait().out, "\r", "")), "\n")
+	if len(lines) != 2 || !strings.HasPrefix(whole, lines[0][:12]) {
+		t.Fatalf("%q", lines)
+	}
+	for _, l := range lines {
+		if n := len([]rune(l)); n != 30 || !strings.HasSuffix(l, "…") {
+			t.Errorf("%d wide: %q", n, l)
+		}
+	}
+	if strings.Contains(whole, "…") {
+		t.Errorf("cut for a program: %s", whole)
+	}
+}
+
 // The first line says what the keys do; the first Ctrl-C asks and counts down, the
 // second kills.
 func TestKeysOfRun(t *testing.T) {
