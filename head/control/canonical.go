@@ -9,6 +9,7 @@ import (
 
 	"github.com/troupe-runtime/troupe/elastic/checkpoint"
 	"github.com/troupe-runtime/troupe/elastic/plan"
+	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/pack"
@@ -17,7 +18,7 @@ import (
 
 // Limits of a job's spec; `troupe limits` and the documentation name them.
 const (
-	maxRanks   = 4096
+	maxRanks   = gang.MaxRanks
 	maxEnv     = 64 << 10
 	maxArgv    = 128 << 10
 	maxRestart = 1_000_000
@@ -71,8 +72,8 @@ func canonical(s api.JobSpec) (api.JobSpec, []api.FieldError) {
 	if s.Ranks < 1 || s.Ranks > maxRanks {
 		bad("/ranks", "%d: 1 to %d", s.Ranks, maxRanks)
 	}
-	checkSizes(s, bad)
-	checkPerNode(&s, bad)
+	gang.CheckSizes(&s, bad)
+	gang.CheckPerNode(&s, bad)
 	checkSpares(s, bad)
 	checkCommand(s, bad)
 	checkRestart(s.Restart, bad)

@@ -203,7 +203,9 @@ func (h *Head) PutTopology(ctx context.Context, r api.TopologyRequest) error {
 		c.HalfLife = &half
 	}
 	if r.Scheduler != nil {
-		errs = append(errs, checkPolicy(r.Scheduler)...)
+		for _, e := range schedule.ValidatePolicy(r.Scheduler) {
+			errs = append(errs, api.FieldError{Pointer: "/scheduler" + e.Pointer, Detail: e.Detail})
+		}
 		c.Policy = r.Scheduler
 	}
 	if r.Levels == nil && r.HalfLife == nil && r.Scheduler == nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/troupe-runtime/troupe/elastic/supervise"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
@@ -65,7 +64,7 @@ func (h *Head) leaveNode(ctx context.Context, v *state.View, n *state.Node) {
 			}
 		}
 		if !runs {
-			h.try(ctx, state.KindReleaseGroup, state.ReleaseGroup{Group: g.ID, Placement: h.replacement(v, g), Why: n.DrainReason()})
+			h.try(ctx, state.KindReleaseGroup, state.ReleaseGroup{Group: g.ID, Placement: h.gangs(v).Replacement(g), Why: n.DrainReason()})
 		}
 	}
 }
@@ -84,7 +83,7 @@ func (h *Head) drainOne(ctx context.Context, v *state.View, job string) time.Dur
 	if last == nil || last.Ended != 0 || j.Drain != nil && j.Drain.Ordered != "" && j.Drain.Generation == last.Generation {
 		return 0
 	}
-	if j.Drain != nil && j.Drain.Kind == state.DrainResize && !h.worthEnding(v, j) {
+	if j.Drain != nil && j.Drain.Kind == state.DrainResize && !h.gangs(v).WorthEnding(j) {
 		if j.Drain.Auto && !j.Ending() {
 			h.try(ctx, state.KindCancelDrain, state.CancelDrain{Job: j.ID, Why: fmt.Sprintf("the room for %d ranks is gone", j.Drain.Ranks)})
 		}
@@ -170,26 +169,4 @@ func (h *Head) othersLeaving(v *state.View, j *state.Job) bool {
 		}
 	}
 	return false
-}
-
-// drainFacts is what the supervisor must know of an orderly end.
-func drainFacts(v *state.View, j *state.Job) *supervise.Drain {
-	d := j.Drain
-	if d == nil {
-		return nil
-	}
-	out := &supervise.Drain{After: supervise.After(d.Kind), Reason: d.Reason}
-	if d.Leaves() {
-		out.After = supervise.ThenWait
-	}
-	if last := j.Last(); last != nil {
-		out.Ordered = d.Ordered != "" && d.Generation == last.Generation
-	}
-	if p := j.AgreedEnd(); p != nil {
-		out.Agreed, out.Target = true, p.Target
-	}
-	if ck := v.SavedEnd(j); ck != nil {
-		out.Saved = &ck.Step
-	}
-	return out
 }

@@ -124,7 +124,7 @@ func (h *Head) drainText(v *state.View, j *state.Job) string {
 	}
 	p := j.Proposal
 	switch {
-	case d.Kind == state.DrainResize && !h.worthEnding(v, j):
+	case d.Kind == state.DrainResize && !h.gangs(v).WorthEnding(j):
 		return fmt.Sprintf("room for %d ranks", d.Ranks)
 	case p == nil || p.Generation != last.Generation:
 		return "its ranks to be asked for a step"

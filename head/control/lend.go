@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
@@ -15,7 +16,7 @@ import (
 
 // lendSpares keeps the lent spare nodes of a job up to date.
 func (h *Head) lendSpares(ctx context.Context, v *state.View, j *state.Job, g *state.Group) {
-	_, ranks := perNode(g)
+	_, ranks := gang.PerNode(g)
 	for node := range ranks {
 		if n := v.Node(node); n == nil || n.State != api.NodeReady {
 			return // what becomes of its ranks is decided first

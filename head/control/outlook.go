@@ -3,9 +3,9 @@ package control
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
+	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -45,10 +45,8 @@ func (h *Head) Outlook(ctx context.Context, spec api.JobSpec) (api.Outlook, erro
 		out.Reasons = []api.Reason{{Code: api.ReasonNeverFits, Text: p.Detail, Frees: p.Help}}
 		return out, nil
 	}
-	if n, placement := h.startSize(v, foreseen, spec, gs); placement != nil {
-		out.Ranks = n
-		gs.Bundles = slices.Repeat(gs.Bundles[:1], int(n))
-	}
+	out.Ranks, _ = h.startSize(v, foreseen, spec, gs)
+	gs = gang.Sized(gs, spec.Ranks, out.Ranks)
 	user := h.who(ctx)
 	now := h.Clock.Now()
 	r := &schedule.Request{

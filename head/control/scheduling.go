@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -17,6 +18,11 @@ func (h *Head) snapshotOf(v *state.View) *schedule.Snapshot {
 		s.Policy.Protect = h.Timing.Protect
 	}
 	return s
+}
+
+// gangs decides where single gangs go on, at a view and by now.
+func (h *Head) gangs(v *state.View) gang.Cluster {
+	return gang.Cluster{View: v, Now: h.Clock.Now(), Snapshot: func() *schedule.Snapshot { return h.snapshotOf(v) }}
 }
 
 // schedule places what waits and fits, and makes room for what is more important.
@@ -45,17 +51,6 @@ func (h *Head) placeNow(v *state.View, id string, spec api.GroupSpec) []api.Plac
 	s.Pending = append(s.Pending, &schedule.Request{ID: id, Name: id, Spec: spec, Seq: v.Index() + 1})
 	for _, d := range p.planner.Plan(s, now).Decisions {
 		if d.Group == id {
-			return d.Bundles
-		}
-	}
-	return nil
-}
-
-// planOne adds a request to a snapshot and returns where it is placed; nil: nowhere now.
-func planOne(s *schedule.Snapshot, r *schedule.Request, now time.Time) []api.Placed {
-	s.Pending = append(s.Pending, r)
-	for _, d := range schedule.NewPlanner().Plan(s, now).Decisions {
-		if d.Group == r.ID {
 			return d.Bundles
 		}
 	}
@@ -92,7 +87,7 @@ func (h *Head) plan(v *state.View) *schedule.Result {
 	}
 	var r *schedule.Result
 	until := nextReturn(v, now.UnixNano())
-	if len(v.PendingGroups()) > 0 || mayGrow(v) {
+	if len(v.PendingGroups()) > 0 || gang.MayGrow(v) {
 		r = plan(h.snapshotOf(v), now)
 		if again := r.Again; !again.IsZero() && (until == 0 || again.UnixNano() < until) {
 			until = again.UnixNano()

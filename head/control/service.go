@@ -14,10 +14,10 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	headapi "github.com/troupe-runtime/troupe/head/api"
+	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
-	"github.com/troupe-runtime/troupe/runtime/unit"
 )
 
 // keyAge is how long an idempotency key is good for.
@@ -196,13 +196,7 @@ func (h *Head) Submit(ctx context.Context, spec api.JobSpec, key headapi.Idempot
 		}
 		cmd.Group, cmd.GroupSpec = "pg-"+id, &gs
 		cmd.Spec.Ranks, cmd.Placement = h.startSize(v, cmd.Group, spec, gs)
-		gs.Bundles = slices.Repeat(gs.Bundles[:1], int(cmd.Spec.Ranks))
-		if gs.Estimate > 0 && cmd.Spec.Ranks != spec.Ranks {
-			gs.Estimate = unit.Duration(schedule.WithSize(gs.Estimate.D(), spec.Ranks, cmd.Spec.Ranks))
-			if gs.TimeLimit > 0 {
-				gs.Estimate = min(gs.Estimate, gs.TimeLimit)
-			}
-		}
+		gs = gang.Sized(gs, spec.Ranks, cmd.Spec.Ranks)
 	}
 	r, err := h.propose(ctx, state.KindSubmitJob, cmd)
 	// The entry may still come to be applied; its package stays for this life of the head.

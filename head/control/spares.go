@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
-	"github.com/troupe-runtime/troupe/runtime/unit"
 	"github.com/troupe-runtime/troupe/runtime/wire"
 )
 
@@ -92,102 +92,11 @@ func (h *Head) warmOn(v *state.View, node string, first *state.Group) *wire.Warm
 		}
 	}
 	// As many as a node has: whether there is one or several decides on the threads of each.
-	most, _ := perNode(first)
+	most, _ := gang.PerNode(first)
 	for i := range int64(most) {
 		o.Attempt.Ranks = append(o.Attempt.Ranks, wire.RankSpec{Rank: i, LocalRank: i})
 	}
 	return o
-}
-
-// perNode is how many ranks' bundles the fullest node of a gang holds: a spare node must be
-// able to stand in for any of them.
-func perNode(g *state.Group) (most int, nodes map[string]int) {
-	nodes = map[string]int{}
-	for _, b := range g.RankBundles() {
-		nodes[b.Node]++
-		most = max(most, nodes[b.Node])
-	}
-	return most, nodes
-}
-
-// goodSpares are the spare nodes of a group that can stand in for any of its nodes, with
-// their bundles. unsure: one is silent, and is back or lost within seconds.
-func (h *Head) goodSpares(v *state.View, g *state.Group) (good map[string][]state.Bundle, unsure bool) {
-	most, ranks := perNode(g)
-	avoid := h.avoided(v, g.Job)
-	good = map[string][]state.Bundle{}
-	for _, b := range g.SpareBundles() {
-		good[b.Node] = append(good[b.Node], b)
-		n := v.Node(b.Node)
-		unsure = unsure || n != nil && (n.State == api.NodeSuspect || n.State == api.NodeAgentless)
-	}
-	for node, list := range good {
-		if n := v.Node(node); n == nil || !n.Schedulable() || len(list) < most || ranks[node] > 0 || avoid[node] != "" {
-			delete(good, node)
-		}
-	}
-	return good, unsure
-}
-
-// onSpares places the ranks of every node that a gang has lost on a spare node each, nil if
-// the spare nodes do not do.
-func (h *Head) onSpares(v *state.View, g *state.Group) []api.Placed {
-	if g.Spares == 0 {
-		return nil
-	}
-	good, _ := h.goodSpares(v, g)
-	avoid := h.avoided(v, g.Job)
-	out := make([]api.Placed, len(g.RankBundles()))
-	standIn := map[string]string{}
-	used := map[string]int{}
-	free := slices.DeleteFunc(g.SpareNodes(), func(n string) bool { return good[n] == nil })
-	moved := false
-	for i, b := range g.RankBundles() {
-		if stands(v, b) && avoid[b.Node] == "" {
-			out[i] = api.Placed{Bundle: int64(i), Node: b.Node, Devices: b.Devices}
-			continue
-		}
-		spare, known := standIn[b.Node]
-		if !known {
-			if len(free) == 0 {
-				return nil
-			}
-			spare, free = free[0], free[1:]
-			standIn[b.Node] = spare
-		}
-		s := good[spare][used[spare]]
-		used[spare]++
-		out[i] = api.Placed{Bundle: int64(i), Node: spare, Devices: s.Devices}
-		moved = true
-	}
-	if !moved {
-		return nil
-	}
-	return out
-}
-
-// freeSpares takes what the spare bundles of a group hold out of a snapshot.
-func freeSpares(v *state.View, s *schedule.Snapshot, g *state.Group) {
-	for _, b := range g.SpareBundles() {
-		hold := v.Hold(b.Hold)
-		i := slices.IndexFunc(s.Nodes, func(n *schedule.Node) bool { return n.ID == b.Node })
-		if hold == nil || i < 0 {
-			continue
-		}
-		n := s.Own(i)
-		n.FreeCPU += hold.Need.CPU
-		n.FreeMemory += hold.Need.Memory
-		for k := range n.GPUs {
-			gpu := &n.GPUs[k]
-			switch {
-			case !slices.Contains(b.Devices, gpu.UUID):
-			case hold.Need.GPUs > 0:
-				gpu.Free, gpu.Share = gpu.Usable, 1000
-			default:
-				gpu.Free, gpu.Share = min(gpu.Usable, gpu.Free+unit.Bytes(hold.Need.GPUMemory)), gpu.Share+hold.Need.Share
-			}
-		}
-	}
 }
 
 // keepSpares gives up spare nodes that are of no use any more and takes others when there
@@ -223,7 +132,7 @@ func (h *Head) keepSparesOf(ctx context.Context, job string) {
 // keepOthers takes the spare nodes back that a gang had and did not need when it moved,
 // before anybody else is offered their room.
 func (h *Head) keepOthers(ctx context.Context, v *state.View, g *state.Group, moved []api.Placed) {
-	good, _ := h.goodSpares(v, g)
+	good, _ := h.gangs(v).GoodSpares(g)
 	c := state.SetSpares{Group: g.ID}
 	var names []string
 	for _, node := range g.SpareNodes() {
@@ -243,8 +152,8 @@ func (h *Head) keepOthers(ctx context.Context, v *state.View, g *state.Group, mo
 
 // spares decides where the spare bundles of a job stand; why is empty when nothing changes.
 func (h *Head) spares(v *state.View, j *state.Job, g *state.Group) (placement []api.Placed, why string) {
-	most, ranks := perNode(g)
-	good, unsure := h.goodSpares(v, g)
+	most, ranks := gang.PerNode(g)
+	good, unsure := h.gangs(v).GoodSpares(g)
 	if unsure || h.anySuspect(v, g.ID) {
 		return nil, ""
 	}
@@ -281,7 +190,7 @@ func (h *Head) spares(v *state.View, j *state.Job, g *state.Group) (placement []
 // spareBeside finds one more node that could stand in for one of a job's, beside those of
 // its ranks and those that it has already; nil: there is none now.
 func (h *Head) spareBeside(v *state.View, j *state.Job, g *state.Group, in map[string]bool) []api.Placed {
-	most, ranks := perNode(g)
+	most, ranks := gang.PerNode(g)
 	s := h.snapshotOf(v)
 	for i := range s.Nodes {
 		if id := s.Nodes[i].ID; in[id] || ranks[id] > 0 {
@@ -291,7 +200,7 @@ func (h *Head) spareBeside(v *state.View, j *state.Job, g *state.Group, in map[s
 	spec := g.Spec
 	spec.Strategy, spec.PerNode, spec.Bundles = api.StrictPack, 0, slices.Repeat(g.Spec.Bundles[:1], most)
 	r := &schedule.Request{ID: g.ID + " spare", Name: j.ID, Spec: spec, Seq: v.Index() + 1, Avoid: h.avoided(v, j.ID)}
-	return planOne(s, r, h.Clock.Now())
+	return h.gangs(v).PlanOne(s, r)
 }
 
 // sparesView is what people are told of a job's spare nodes; nil: it wants none.
@@ -313,7 +222,7 @@ func sparesView(v *state.View, j *state.Job) *api.Spares {
 			out.Nodes, out.Lent = append(out.Nodes, n), true
 		}
 	}
-	if most, _ := perNode(g); int64(len(out.Nodes)) < out.Want {
+	if most, _ := gang.PerNode(g); int64(len(out.Nodes)) < out.Want {
 		out.Waits = fmt.Sprintf("a node without ranks of it and with room for %s", counted(most, "bundle"))
 	}
 	return out

@@ -3,10 +3,10 @@ package control
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/troupe-runtime/troupe/elastic/supervise"
+	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/wire"
@@ -131,7 +131,7 @@ func (h *Head) superviseOne(ctx context.Context, v *state.View, j *state.Job) (a
 		_, ok := h.try(ctx, state.KindReleaseGroup, state.ReleaseGroup{Group: j.Group, Why: d.Reason.Text})
 		return ok, 0
 	case supervise.Resize:
-		return h.resize(ctx, v, j), 0
+		return h.gangs(v).Resize(j, h.trying(ctx)), 0
 	case supervise.Start:
 		refused, code, known := h.checkStart(ctx, v, j)
 		if !known {
@@ -196,17 +196,19 @@ func (h *Head) replace(ctx context.Context, v *state.View, job, why string) bool
 	if g == nil || g.State != api.GroupPlaced {
 		return false
 	}
-	placement := h.replacement(v, g)
-	if placement == nil && len(g.Lent) == 0 && h.smaller(ctx, v, j, g, why) {
-		return true
-	}
-	_, ok := h.try(ctx, state.KindReleaseGroup, state.ReleaseGroup{
-		Group: g.ID, Placement: placement, Why: why, Former: h.Clock.Now().Add(h.replaceWait(v)).UnixNano(),
-	})
+	placement, ok := h.gangs(v).AfterLoss(j, g, why, h.replaceWait(v), h.trying(ctx))
 	if ok {
 		h.keepOthers(ctx, v, g, placement)
 	}
 	return ok
+}
+
+// trying is h.try where nobody looks at the answer.
+func (h *Head) trying(ctx context.Context) gang.Try {
+	return func(kind state.Kind, command any) bool {
+		_, ok := h.try(ctx, kind, command)
+		return ok
+	}
 }
 
 // anySuspect reports whether a node of a placement is silent but not yet lost.
@@ -223,44 +225,6 @@ func (h *Head) anySuspect(v *state.View, group string) bool {
 	return false
 }
 
-// dirtyHold reports whether processes that do not die may still use a hold.
-func dirtyHold(v *state.View, hold string) bool {
-	h := v.Hold(hold)
-	return h != nil && slices.ContainsFunc(v.AllocsIn(h.Group), func(a *state.Alloc) bool {
-		return !a.Gone && a.Dirty != "" && slices.Contains(a.Holds, hold)
-	})
-}
-
-// replacement keeps every bundle on a living node where it is and asks the scheduler
-// for the others; nil when they do not all fit.
-func (h *Head) replacement(v *state.View, g *state.Group) []api.Placed {
-	if out := h.onSpares(v, g); out != nil {
-		return out
-	}
-	out := make([]api.Placed, len(g.RankBundles()))
-	stays, avoid := map[string]bool{}, h.avoided(v, g.Job)
-	spec := g.Spec
-	spec.Bundles, spec.Roles, spec.Min = nil, nil, 0 // as many as it has
-	var moved []int
-	for i, b := range g.RankBundles() {
-		if stands(v, b) && avoid[b.Node] == "" {
-			out[i] = api.Placed{Bundle: int64(i), Node: b.Node, Devices: b.Devices}
-			stays[b.Node] = true
-			continue
-		}
-		moved = append(moved, i)
-		spec.Bundles = append(spec.Bundles, g.Spec.Bundles[i])
-	}
-	bundles := h.placeBeside(v, g, spec, stays)
-	if bundles == nil {
-		return nil
-	}
-	for k, i := range moved {
-		out[i] = api.Placed{Bundle: int64(i), Node: bundles[k].Node, Devices: bundles[k].Devices}
-	}
-	return out
-}
-
 // groupOf gathers the facts of a job for the supervisor.
 func (h *Head) groupOf(v *state.View, j *state.Job) supervise.Group {
 	g := supervise.Group{
@@ -270,7 +234,7 @@ func (h *Head) groupOf(v *state.View, j *state.Job) supervise.Group {
 	if j.Stop != nil {
 		g.StopReason, g.TimeLimit = j.Stop.Reason, j.Stop.Code == api.ReasonLimit
 	}
-	g.Drain = drainFacts(v, j)
+	g.Drain = gang.DrainFacts(v, j)
 	if a := j.Spec.Actor; a != nil {
 		n := a.MaxRestarts
 		g.ActorMaxRestarts = &n
@@ -279,7 +243,7 @@ func (h *Head) groupOf(v *state.View, j *state.Job) supervise.Group {
 		g.Placed = h.bundlesFree(v, j, pg)
 		for _, b := range pg.RankBundles() {
 			n := v.Node(b.Node)
-			if n != nil && (n.State == api.NodeLost && h.mayLeave(v, j, n) || h.staysAway(j, n)) || dirtyHold(v, b.Hold) {
+			if n != nil && (n.State == api.NodeLost && h.mayLeave(v, j, n) || h.staysAway(j, n)) || h.gangs(v).Dirty(b.Hold) {
 				g.Lost = append(g.Lost, nodeName(v, b.Node))
 			}
 			g.Silent = g.Silent || n != nil && (n.State == api.NodeSuspect || n.State == api.NodeReady && h.nodes.lastBeat(b.Node).IsZero())
@@ -396,7 +360,7 @@ func (h *Head) startOf(ctx context.Context, v *state.View, j *state.Job) (*state
 	if g == nil || g.State != api.GroupPlaced {
 		return nil, false
 	}
-	ranks := ranksOf(v, j, g)
+	ranks := gang.Ranks(v, j, g)
 	if len(ranks) == 0 {
 		return nil, false
 	}

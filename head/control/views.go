@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/troupe-runtime/troupe/elastic/supervise"
+	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/wire"
@@ -223,7 +224,7 @@ func (h *Head) Nodes(context.Context) ([]api.Node, uint64, error) {
 		}
 		out = append(out, x)
 	}
-	sort.SliceStable(out, func(i, j int) bool { return naturalLess(out[i].Name, out[j].Name) })
+	sort.SliceStable(out, func(i, j int) bool { return gang.NaturalLess(out[i].Name, out[j].Name) })
 	return out, v.Index(), nil
 }
 

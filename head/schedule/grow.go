@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	pace "github.com/troupe-runtime/troupe/elastic/plan"
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
@@ -154,13 +155,13 @@ func (h *Holder) left(now time.Time) time.Duration {
 	return max(time.Second, h.Ends.Sub(now))
 }
 
-// gain is how much sooner a group would end with another size if its speed went with its
-// size; false when that is not worth starting it again.
+// gain is how much sooner a group is expected to end with another size; false when that is
+// not worth starting it again.
 func (h *Holder) gain(from, to int64, now time.Time) (time.Duration, bool) {
 	left := h.left(now)
 	if left == 0 {
 		left = 24 * time.Hour
 	}
-	saved := time.Duration(float64(left) * float64(to-from) / float64(to))
+	saved := left - pace.WithRanks(left, from, to)
 	return saved, saved > worth*(h.Restart+h.SaveCost)
 }

@@ -65,7 +65,7 @@ func TestGrow(t *testing.T) {
 		{"the one that would be late first, and no more than it needs", func(ns []*nodeBuilder) *Snapshot {
 			on, late := elastic("on", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1), elastic("late", ns[1], api.Sizes{Min: 1, Max: 16}, 0, 1)
 			on.Spec.Priority = 5
-			late.Ends, late.Spec.Deadline = epoch.Add(10*time.Hour), epoch.Add(7*time.Hour)
+			late.Ends, late.Spec.Deadline = epoch.Add(10*time.Hour), epoch.Add(8*time.Hour)
 			return clusterOf(ns).heldBy(on, late)
 		}, "pg-late→3 pg-on→5"},
 		{"the earlier deadline first", func(ns []*nodeBuilder) *Snapshot {

@@ -5,11 +5,16 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	pace "github.com/troupe-runtime/troupe/elastic/plan"
 )
 
 // Speedup is how much faster a job runs with twice the devices, over and over: 1.8 of 2
 // is what training loses to the network. Speed is that of a number of doublings.
 type Speedup float64
+
+// UsualSpeedup is what the scheduler takes it to be.
+const UsualSpeedup = Speedup(pace.Speedup)
 
 // Speed is how many times faster a job runs after so many doublings.
 func (s Speedup) Speed(doublings int) float64 { return math.Pow(float64(s), float64(doublings)) }
@@ -117,23 +122,11 @@ func (d *Due) gains(size int, change time.Duration, s Speedup) bool {
 // maxDoublings keeps sizes within an integer.
 const maxDoublings = 20
 
-// WithSize is how long work takes with another size if its speed goes with its size.
-func WithSize(takes time.Duration, from, to int64) time.Duration {
-	if from <= 0 || to <= 0 || takes <= 0 {
-		return takes
-	}
-	t := math.Ceil(float64(takes) * float64(from) / float64(to))
-	if t >= math.MaxInt64 {
-		return math.MaxInt64
-	}
-	return time.Duration(t)
-}
-
 // LeastInTime is the smallest of some sizes with which work that takes so long with size
 // from is done within a time; false: none is.
 func LeastInTime(sizes []int64, from int64, takes, within time.Duration) (least int64, ok bool) {
 	for _, n := range sizes {
-		if n > 0 && WithSize(takes, from, n) <= within && (!ok || n < least) {
+		if n > 0 && pace.WithRanks(takes, from, n) <= within && (!ok || n < least) {
 			least, ok = n, true
 		}
 	}

@@ -8,8 +8,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-const usualSpeedup = Speedup(1.8)
-
 func TestDueSizes(t *testing.T) {
 	h := time.Hour
 	for _, c := range []struct {
@@ -31,7 +29,7 @@ func TestDueSizes(t *testing.T) {
 		{"no deadline: what is left", []Due{{Need: 4, Left: h, Most: 2, Has: -1}, {ID: 1, Need: 6, Left: h, Deadline: 2 * h, Most: 0, Has: -1}}, 8, []int{-1, 0}},
 		{"nothing at all", nil, 8, []int{}},
 	} {
-		if got := DueSizes(c.jobs, c.total, 0, 2*time.Minute, usualSpeedup); !slices.Equal(got, c.want) {
+		if got := DueSizes(c.jobs, c.total, 0, 2*time.Minute, UsualSpeedup); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -53,7 +51,7 @@ func TestDueSizesHold(t *testing.T) {
 		for i := range jobs {
 			jobs[i].Has = min(jobs[i].Has, jobs[i].Most)
 		}
-		got := DueSizes(jobs, total, 10*time.Minute, time.Minute, usualSpeedup)
+		got := DueSizes(jobs, total, 10*time.Minute, time.Minute, UsualSpeedup)
 		sum := int64(0)
 		for i, k := range got {
 			if k > jobs[i].Most || k < -1 {
@@ -68,7 +66,7 @@ func TestDueSizesHold(t *testing.T) {
 		}
 		turned := slices.Clone(jobs)
 		slices.Reverse(turned)
-		back := DueSizes(turned, total, 10*time.Minute, time.Minute, usualSpeedup)
+		back := DueSizes(turned, total, 10*time.Minute, time.Minute, UsualSpeedup)
 		slices.Reverse(back)
 		if !slices.Equal(got, back) {
 			rt.Fatalf("the order matters: %v, %v", got, back)

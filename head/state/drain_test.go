@@ -108,7 +108,7 @@ func TestResize(t *testing.T) {
 	}
 	// With fewer ranks what is left of it takes longer.
 	held := int64(was.Held(int64(m.index) * 1e9))
-	if want := held + (was.Expect-held)*3/2; held == 0 || g.Expect != want {
+	if want := held + ((was.Expect-held)*7+4)/5; held == 0 || g.Expect != want {
 		t.Errorf("it is expected to hold for %d, want %d", g.Expect, want)
 	}
 	if r := j.Last().Ranks; r[0].Bundle != 0 || r[1].Bundle != -1 || r[2].Bundle != 1 {

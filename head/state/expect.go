@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/troupe-runtime/troupe/elastic/plan"
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
@@ -47,14 +48,13 @@ func (t *tx) past(j *Job, g *Group) {
 	}
 }
 
-// expectSized makes what is still expected of a group go with its size, as its speed is
-// taken to; a time limit ends it all the same.
+// expectSized makes what is still expected of a group go with its size; a time limit ends it all the same.
 func (t *tx) expectSized(g *Group, from, to int64) {
 	held := int64(g.Held(t.now))
 	if from <= 0 || to <= 0 || from == to || g.Expect <= held {
 		return
 	}
-	left := mulDiv(g.Expect-held, from, to)
+	left := int64(plan.WithRanks(time.Duration(g.Expect-held), from, to))
 	g.Expect = held + min(left, math.MaxInt64-held)
 	if limit := int64(g.Spec.TimeLimit); limit > 0 {
 		g.Expect = min(g.Expect, limit)

@@ -224,9 +224,9 @@ func TestStartSizeMeetsTheDeadline(t *testing.T) {
 		want     int64
 		expect   time.Duration
 	}{
-		{"none", 0, 4, 9 * time.Hour},
-		{"three ranks meet it", 12 * time.Hour, 3, 12 * time.Hour},
-		{"no size that fits meets it", 7 * time.Hour, 4, 9 * time.Hour},
+		{"none", 0, 4, 504 * time.Minute},
+		{"three ranks meet it", 12 * time.Hour, 3, 648 * time.Minute},
+		{"no size that fits meets it", 7 * time.Hour, 4, 504 * time.Minute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			Run(t, Options{Nodes: four()}, func(c *Cluster) {

@@ -1,4 +1,4 @@
-package control
+package gang
 
 import (
 	"cmp"
@@ -10,12 +10,12 @@ import (
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
-// ranksOf orders the ranks: in an existing group as the job's own list of bundles says, and over hosts as they were
+// Ranks orders the ranks: in an existing group as the job's own list of bundles says, and over hosts as they were
 // gathered.
 // Else nodes that ran ranks of the newest attempt come in the order of those ranks, so
 // that the order is sticky while nodes live, then the others by an explicit node rank and
 // by the natural order of their names; within a node the order is that of the ranks before.
-func ranksOf(v *state.View, j *state.Job, g *state.Group) []state.RankStart {
+func Ranks(v *state.View, j *state.Job, g *state.Group) []state.RankStart {
 	order := make([]int64, j.Spec.Ranks)
 	for r := range order {
 		order[r] = g.Position(state.BundleOf(j.Spec, int64(r)))
@@ -94,17 +94,17 @@ func sortBundles(v *state.View, j *state.Job, g *state.Group, order []int64) {
 		pa, pb := places[na], places[nb]
 		byName := 0
 		switch {
-		case naturalLess(pa.name, pb.name):
+		case NaturalLess(pa.name, pb.name):
 			byName = -1
-		case naturalLess(pb.name, pa.name):
+		case NaturalLess(pb.name, pa.name):
 			byName = 1
 		}
 		return cmp.Or(cmp.Compare(pa.explicit, pb.explicit), cmp.Compare(pa.before, pb.before), byName, strings.Compare(na, nb))
 	})
 }
 
-// naturalLess orders gpu-2 before gpu-10.
-func naturalLess(a, b string) bool {
+// NaturalLess orders gpu-2 before gpu-10.
+func NaturalLess(a, b string) bool {
 	for a != "" && b != "" {
 		da, db := digits(a), digits(b)
 		if da != "" && db != "" {
