@@ -49,6 +49,7 @@ func (s *sim) begin() error {
 	s.result.Jobs = make([]Outcome, len(s.trace.Jobs))
 	s.left = len(s.jobs)
 	for i := range s.jobs {
+		s.sized = s.sized || s.trace.Jobs[i].Spec.Sizes.Any()
 		s.jobs[i] = job{Job: &s.trace.Jobs[i], out: &s.result.Jobs[i]}
 		s.result.Jobs[i].Job = s.jobs[i].Job
 		s.at(s.jobs[i].Submit, event{what: jobArrives, job: i})
@@ -60,10 +61,12 @@ func (s *sim) begin() error {
 // operator.
 func (s *sim) settle() error {
 	c := s.cluster
+	settings := state.PutSettings{Policy: &c.Policy.SchedulerPolicy}
 	if len(c.Levels) > 0 {
-		if err := s.must(state.KindPutSettings, state.PutSettings{Levels: &c.Levels}); err != nil {
-			return err
-		}
+		settings.Levels = &c.Levels
+	}
+	if err := s.must(state.KindPutSettings, settings); err != nil {
+		return err
 	}
 	if len(c.Queues) > 0 {
 		if err := s.must(state.KindPutQueues, state.PutQueues{Queues: c.Queues, Whole: true}); err != nil {
@@ -155,10 +158,12 @@ func (s *sim) finish() *Result {
 		}
 	}
 	for i := range s.jobs {
-		if j := &s.jobs[i]; j.running {
-			s.account(j)
-			s.lose(j)
+		j := &s.jobs[i]
+		s.book(j)
+		if j.running {
+			s.useful(j, s.work(j)) // it is cut off, which is nobody's loss
 		}
+		j.out.Lost = max(0, j.out.Busy-j.out.Saving-j.out.Useful)
 	}
 	s.reasons()
 	return r

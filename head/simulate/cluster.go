@@ -54,19 +54,13 @@ type NodeGroup struct {
 	Every map[string]int64 `json:"every,omitempty"`
 }
 
-// Policy is what an operator may set of the scheduler.
+// Policy is what an operator may set of the scheduler, and how far it plans here.
 type Policy struct {
-	Order      string `json:"order,omitempty"`
-	NoBackfill bool   `json:"noBackfill,omitempty"`
-	NoPreempt  bool   `json:"noPreempt,omitempty"`
-	Planned    int64  `json:"planned,omitempty"`
+	api.SchedulerPolicy
+	Planned int64 `json:"planned,omitempty"`
 	// PlanAge is how old planned starts may become before earlier ones are looked for; 0:
 	// they are with every event.
 	PlanAge unit.Duration `json:"planAge,omitempty"`
-}
-
-func (p Policy) schedule() schedule.Policy {
-	return schedule.Policy{Order: p.Order, NoBackfill: p.NoBackfill, NoPreempt: p.NoPreempt, Planned: int(p.Planned)}
 }
 
 // Checkpoints say how jobs save: every Interval of work, for which all ranks stand still
@@ -170,11 +164,14 @@ func (c *Cluster) check() []string {
 	if k := c.Checkpoints; k != nil && (k.Interval <= 0 || k.Save < 0) {
 		bad("checkpoints: interval is above zero, save not negative")
 	}
+	if n := c.Jobs.Doublings; n < 0 || n > mostDoublings {
+		bad("jobs.doublings is %d: 0 to %d", n, mostDoublings)
+	}
 	if c.Start < 0 {
 		bad("start is negative")
 	}
-	if !slices.Contains([]string{"", "fair", "fifo", "short", "deadline"}, c.Policy.Order) {
-		bad("policy.order %.40q is none of fair, fifo, short, deadline", c.Policy.Order)
+	for _, e := range schedule.ValidatePolicy(&c.Policy.SchedulerPolicy) {
+		bad("policy.%s is %s", strings.TrimPrefix(e.Pointer, "/"), e.Detail)
 	}
 	if c.Policy.Planned < 0 {
 		bad("policy.planned is negative")

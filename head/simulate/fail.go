@@ -24,7 +24,7 @@ func (s *sim) nodeFails(i int) error {
 	}
 	s.at(s.cluster.Failures.Node.repairs(m.dice), event{what: nodeReturns, job: i})
 	for _, k := range hit {
-		if err := s.breakDown(k); err != nil {
+		if err := s.breakDown(k, wire.RankExit{Code: -1, Signal: 9, ByShim: true}); err != nil {
 			return err
 		}
 	}
@@ -68,13 +68,12 @@ func (s *sim) jobsOn(node string) []int {
 	return out
 }
 
-// breakDown ends the other ranks of a job of which a part is lost.
-func (s *sim) breakDown(i int) error {
+// breakDown ends the ranks of a job that can still be heard.
+func (s *sim) breakDown(i int, how wire.RankExit) error {
 	if j := &s.jobs[i]; j.running {
 		s.account(j)
-		s.lose(j)
 	}
-	if err := s.exits(i, wire.RankExit{Code: -1, Signal: 9, ByShim: true}); err != nil {
+	if err := s.exits(i, how); err != nil {
 		return err
 	}
 	return s.supervise(i)
@@ -165,14 +164,14 @@ func (s *sim) mayFail(i int) {
 		return
 	}
 	// The first of so many ranks fails so much sooner, if failures have no memory.
-	dice := stream(s.Seed, fmt.Sprintf("job %s %d", j.Name, j.version))
+	dice := stream(s.Seed, fmt.Sprintf("job %s %d", j.Name, j.attempt))
 	first := longest
-	for range min(j.Spec.Ranks, 1<<14) {
+	for range min(j.ranks, 1<<14) {
 		if d, ok := l.lives(dice); ok {
 			first = min(first, d)
 		}
 	}
-	s.at(first, event{what: rankFails, job: i, version: j.version})
+	s.at(first, event{what: rankFails, job: i, version: j.attempt})
 }
 
 // rankFails is a program's own failure.
@@ -192,7 +191,6 @@ func (s *sim) killed(i int, node string, how wire.RankExit) error {
 	if j.running {
 		s.stepped(i)
 		s.account(j)
-		s.lose(j)
 	}
 	v := s.store.View()
 	rec := v.Job(j.Name)

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ type format struct {
 // own lists the columns that Troupe's own tables may have besides submit and duration.
 var own = []string{
 	"name", "ranks", "gpus", "share", "cpu", "memory", "tenant", "queue", "pool", "priority", "level", "level_wait", "whole_nodes",
-	"preemptible", "estimate", "time_limit", "deadline", "max_wait", "strategy", "per_node", "min_ranks", "max_ranks", "multiple", "reservation",
+	"preemptible", "estimate", "time_limit", "deadline", "max_wait", "strategy", "per_node", "min_ranks", "max_ranks", "multiple", "sizes", "reservation",
 }
 
 // formats are those that are known, tried in order. The public ones are described by
@@ -31,14 +32,14 @@ var formats = []format{
 	{name: "troupe", columns: []string{"submit", "duration"}, may: own, read: readOwn},
 	{name: "philly", columns: []string{"timestamp", "duration", "num_gpus"}, may: []string{"cluster"}, read: func(x *row, j *Job) bool {
 		j.Submit, j.Takes = x.moment("timestamp"), x.seconds("duration")
-		gang(j, x.count("num_gpus", 1))
+		devices(j, x.count("num_gpus", 1))
 		j.Spec.Tenant = x.text("cluster")
 		return true
 	}},
 	{name: "elasticflow", columns: []string{"job_id", "submit_time", "ddl", "num_gpu", "duration"}, may: []string{"model_name"}, read: func(x *row, j *Job) bool {
 		j.Name, j.Submit, j.Takes = named(x, "job_id"), x.seconds("submit_time"), x.seconds("duration")
 		j.Deadline = x.seconds("ddl")
-		gang(j, x.count("num_gpu", 1))
+		devices(j, x.count("num_gpu", 1))
 		if at := x.column(slices.Index(x.head, "ddl")); j.Deadline < j.Submit {
 			x.problem(at, "ddl: the deadline is before the submission")
 		}
@@ -63,13 +64,13 @@ var formats = []format{
 	}},
 	{name: "tiresias", columns: []string{"job_id", "num_gpu", "submit_time", "duration", "iterations"}, may: []string{"model_name"}, read: func(x *row, j *Job) bool {
 		j.Name, j.Submit, j.Takes = named(x, "job_id"), x.seconds("submit_time"), x.seconds("duration")
-		gang(j, x.count("num_gpu", 1))
+		devices(j, x.count("num_gpu", 1))
 		return true
 	}},
 }
 
-// gang asks for one rank with one GPU each.
-func gang(j *Job, gpus int64) {
+// devices asks for one rank with one GPU each.
+func devices(j *Job, gpus int64) {
 	j.Spec.Ranks, j.Spec.Resources.GPUs = gpus, 1
 }
 
@@ -168,8 +169,17 @@ func readOwn(x *row, j *Job) bool {
 		}
 	}
 	s.RanksPerNode = x.optional("per_node", 0)
+	// What is not said of the sizes is the one that is asked for.
 	if low, high := x.optional("min_ranks", 1), x.optional("max_ranks", 1); low > 0 || high > 0 {
-		s.Sizes = &api.Sizes{Min: max(1, low), Max: max(high, s.Ranks), Multiple: x.optional("multiple", 1)}
+		s.Sizes = &api.Sizes{Min: cmp.Or(low, s.Ranks), Max: cmp.Or(high, s.Ranks), Multiple: x.optional("multiple", 1)}
+	} else if text, at := x.field("multiple"); text != "" {
+		x.problem(at, "multiple: without min_ranks or max_ranks there is one size; give one of them, or leave it out")
+	}
+	if text, at := x.field("sizes"); text != "" {
+		if s.Sizes != nil {
+			x.problem(at, "sizes: a list of sizes, or min_ranks and max_ranks; not both")
+		}
+		s.Sizes = &api.Sizes{Set: x.sizes(text, at)}
 	}
 	return true
 }

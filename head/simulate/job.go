@@ -4,52 +4,65 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/wire"
 )
 
-// job is one job of the run.
+// job is one job of the run. Work is told as the time that it takes with the ranks that the
+// job asks for.
 type job struct {
 	*Job
 	out     *Outcome
-	version uint64 // counts its attempts
-	running bool   // its ranks run
+	attempt uint64 // counts its attempts, and stretch those of work between two saves
+	stretch uint64
+	running bool // its ranks run
 	over    bool
+	ranks   int64         // that it has now
 	held    map[int]int64 // thousandths of devices on each node, while it is placed
-	// kept is how much of its work is saved; began when the newest attempt's ranks began
-	// to work, and since when it was placed for it.
-	kept   time.Duration
-	began  time.Duration
-	placed time.Duration
-	saved  int64 // steps that the newest attempt has saved
-	step   int64 // that was committed last
+	placed  time.Duration // since when what it holds is not in the books yet
+	// kept is how much of its work is saved; since is when the newest stretch began, and
+	// still how much of the stretch was done when it was told to save and end.
+	kept, since, still time.Duration
+	told               bool
+	step               int64 // that was committed last
 }
+
+// milli is what the job holds of devices, in thousandths.
+func (j *job) milli() float64 { return float64(j.ranks * j.each()) }
 
 // id of a job's group.
 func groupID(name string) string { return "pg-" + name }
 
-// arrive submits a job as the head does: what can never run is refused.
+// arrive submits a job as the head does: what can never run is refused, and one that may
+// have several sizes starts with the one that gang.StartSize chooses.
 func (s *sim) arrive(i int) error {
 	j := &s.jobs[i]
-	g := groupOf(&j.Spec)
+	spec := j.Spec
+	spec.Command = []string{"simulated"}
 	if j.Deadline != 0 {
-		g.Deadline = s.trace.Epoch.Add(j.Deadline)
+		spec.Deadline = s.trace.Epoch.Add(j.Deadline)
 	}
+	g := groupOf(&spec)
 	if why := s.refusal(j, g); why != "" {
 		s.close(i, why)
 		return nil
 	}
-	spec := j.Spec
-	spec.Command = []string{"simulated"}
 	s.byID[j.Name] = i
 	cmd := state.SubmitJob{ID: j.Name, ULID: j.Name, Spec: spec, Group: groupID(j.Name), GroupSpec: &g}
-	if !s.dirty {
-		// What waits already was looked at, and nothing has changed since: as in the head,
-		// record and placement can share one entry.
+	switch {
+	case spec.Sizes.Any():
+		place := func(g api.GroupSpec) []api.Placed { return s.placeNow(cmd.Group, g) }
+		cmd.Spec.Ranks, cmd.Placement = s.gangs().StartSize(spec, g, place)
+		g = gang.Sized(g, spec.Ranks, cmd.Spec.Ranks)
+	case !s.dirty && len(s.snapshot().Pending) == 0:
+		// Nothing waits, and nothing has changed since the scheduler was asked last: record and
+		// placement can share one entry. Else it waits for its turn in this very instant.
 		cmd.Placement = s.placeNow(cmd.Group, g)
 	}
+	j.ranks = cmd.Spec.Ranks
 	r, err := s.propose(state.KindSubmitJob, cmd)
 	if err != nil {
 		return err
@@ -65,12 +78,10 @@ func (s *sim) arrive(i int) error {
 	return s.holds(i)
 }
 
-// placeNow asks the scheduler about a request that is not in the log yet.
+// placeNow asks the scheduler about a request that is not in the log yet. What waits
+// already keeps its turn.
 func (s *sim) placeNow(group string, g api.GroupSpec) []api.Placed {
 	snap := s.snapshot()
-	if len(snap.Pending) > 0 {
-		return nil // it waits for its turn
-	}
 	snap.Pending = append(snap.Pending, &schedule.Request{ID: group, Name: g.Name, Spec: g, Seq: s.index + 1, Since: s.time(), Expect: g.Estimate.D()})
 	for _, d := range s.cycle(snap).Decisions {
 		if d.Group == group && len(d.Chosen) == 0 {
@@ -87,10 +98,10 @@ func (s *sim) refusal(j *job, g api.GroupSpec) string {
 			return err.Error()
 		}
 	}
-	shape := fmt.Sprintf("%d %v %v %s %d %v", j.Spec.Ranks, j.Spec.Resources, j.Spec.Strategy, j.Spec.Pool, j.Spec.RanksPerNode, j.Spec.Where)
+	shape := fmt.Sprintf("%d %v %v %s %d %v %v", j.Spec.Ranks, j.Spec.Resources, j.Spec.Strategy, j.Spec.Pool, j.Spec.RanksPerNode, j.Spec.Where, j.Spec.Sizes)
 	why, known := s.never[shape]
 	if !known {
-		if r := schedule.Never(s.survey.Snapshot(s.store.View(), s.wall()), g); r != nil {
+		if r := schedule.Never(s.snapshot(), g); r != nil && !s.gangs().FitsSmaller(j.Spec, g) {
 			why = r.Text
 		}
 		s.never[shape] = why
@@ -130,102 +141,138 @@ func (s *sim) place(d *schedule.Decision) error {
 
 // holds takes note of where a job was placed, and starts it.
 func (s *sim) holds(i int) error {
+	s.moves(i)
+	s.limits(i)
+	return s.supervise(i)
+}
+
+// moves takes note of what a job holds now instead of what it held.
+func (s *sim) moves(i int) {
 	j := &s.jobs[i]
-	g := s.store.View().Group(groupID(j.Name))
+	s.book(j)
+	if len(j.held) > 0 {
+		s.meter.take(s.nodes, j.held, -1)
+		s.dirty = true
+	}
+	v := s.store.View()
 	j.held, j.placed = map[int]int64{}, s.now
-	for _, b := range g.RankBundles() {
-		j.held[s.byNode[b.Node]] += 1000*j.Spec.Resources.GPUs + j.Spec.Resources.Share
+	if rec := v.Job(j.Name); rec != nil {
+		j.ranks = rec.Spec.Ranks
+	}
+	for _, b := range v.Group(groupID(j.Name)).RankBundles() {
+		j.held[s.byNode[b.Node]] += j.each()
 	}
 	s.meter.take(s.nodes, j.held, 1)
-	return s.supervise(i)
+}
+
+// book puts what a job has held until now into its books.
+func (s *sim) book(j *job) {
+	if len(j.held) > 0 {
+		j.out.Busy += (s.now - j.placed).Seconds() * j.milli()
+	}
+	j.placed = s.now
 }
 
 // started begins the work of an attempt whose ranks are all up.
 func (s *sim) started(i int) error {
 	j := &s.jobs[i]
-	j.version++
-	j.running, j.saved = true, 0
-	j.began = s.now + s.cluster.Start.D()
+	j.attempt++
+	j.running = true
 	s.meter.running++
 	if !j.out.Ran {
 		j.out.Ran, j.out.Started = true, s.now
 	} else {
 		j.out.Restarts++
 	}
-	left := j.Takes - j.kept
-	took := left
-	if c := s.cluster.Checkpoints; c != nil {
-		// A save stands between two stretches of work, none behind the last one.
-		if n := (left - 1) / c.Interval.D(); n > 0 {
-			took += n * c.Save.D()
-			s.nextSave(i)
-		}
+	start := s.cluster.Start.D()
+	s.works(i, s.now+start)
+	if s.cluster.Checkpoints != nil {
+		s.at(start+s.takes(j, aStep), event{what: jobSteps, job: i, version: j.attempt})
 	}
-	s.at(s.cluster.Start.D()+took, event{what: jobEnds, job: i, version: j.version})
 	s.mayFail(i)
 	return nil
 }
 
-// nextSave puts the end of the next save into the future.
-func (s *sim) nextSave(i int) {
-	j, c := &s.jobs[i], s.cluster.Checkpoints
-	at := j.began + time.Duration(j.saved+1)*(c.Interval.D()+c.Save.D())
-	s.at(at-s.now, event{what: jobSaves, job: i, version: j.version})
+// aStep is a step of every job.
+const aStep = time.Second
+
+// works begins a stretch of work, which ends with a save, or with the last of the work.
+func (s *sim) works(i int, since time.Duration) {
+	j := &s.jobs[i]
+	j.stretch++
+	j.since, j.told = since, false
+	e := event{what: jobEnds, job: i, version: j.stretch}
+	takes := s.takes(j, j.Takes-j.kept)
+	// A save stands between two stretches, none behind the last one.
+	if c := s.cluster.Checkpoints; c != nil && takes > c.Interval.D() {
+		takes, e.what = c.Interval.D()+c.Save.D(), jobSaves
+	}
+	s.at(since+takes-s.now, e)
 }
 
-// saves commits a step.
+// saves commits a step and begins the next stretch.
 func (s *sim) saves(i int) error {
-	j, c := &s.jobs[i], s.cluster.Checkpoints
-	j.saved++
-	j.kept += c.Interval.D()
-	j.out.Saving += c.Save.D().Seconds() * float64(j.Milli())
-	if err := s.commit(i); err != nil {
+	j := &s.jobs[i]
+	if err := s.keep(i, s.work(j)); err != nil {
 		return err
 	}
-	if j.kept+c.Interval.D() < j.Takes {
-		s.nextSave(i)
-	}
+	s.works(i, s.now)
 	return nil
+}
+
+// keep is a save: so much more work of a job is kept.
+func (s *sim) keep(i int, work time.Duration) error {
+	j, c := &s.jobs[i], s.cluster.Checkpoints
+	s.useful(j, work)
+	j.out.Saving += c.Save.D().Seconds() * j.milli()
+	return s.commit(i)
+}
+
+// useful counts work that is not lost any more.
+func (s *sim) useful(j *job, work time.Duration) {
+	j.kept += work
+	j.out.Useful += s.takes(j, work).Seconds() * j.milli()
 }
 
 // commit logs what a job has saved. Steps are seconds of work.
 func (s *sim) commit(i int) error {
 	j := &s.jobs[i]
 	run := s.store.View().Run(j.Name)
-	step := int64(j.kept / time.Second)
+	step := int64(j.kept / aStep)
 	if run == nil || step <= j.step {
 		return nil
 	}
 	j.step = step
+	s.dirty = s.dirty || s.sized // what has saved may have another size
 	return s.must(state.KindCommitCheckpoint, state.CommitCheckpoint{
-		Run: j.Name, Step: step, Generation: run.Generation, World: j.Spec.Ranks, Store: "simulated", Dir: fmt.Sprintf("step-%d", step), Digest: "simulated", Files: 1,
+		Run: j.Name, Step: step, Generation: run.Generation, World: j.ranks, Store: "simulated", Dir: fmt.Sprintf("step-%d", step), Digest: "simulated", Files: 1,
 	})
 }
 
-// work is how much of its work the running attempt has done so far, saved or not.
+// work is how much was done of the newest stretch so far.
 func (s *sim) work(j *job) time.Duration {
-	if s.now <= j.began {
-		return 0
+	if j.told {
+		return j.still
 	}
-	gone := s.now - j.began
+	gone := max(0, s.now-j.since)
 	if c := s.cluster.Checkpoints; c != nil {
-		cycle := c.Interval.D() + c.Save.D()
-		gone = gone/cycle*c.Interval.D() + min(gone%cycle, c.Interval.D())
+		gone = min(gone, c.Interval.D()) // then it stands still to save
 	}
-	return gone
+	return min(j.Takes-j.kept, s.does(j, gone))
 }
 
-// account closes an attempt in the books: what it held, and what of that was in vain.
+// account closes an attempt in the books.
 func (s *sim) account(j *job) {
-	milli := float64(j.Milli())
-	j.out.Busy += (s.now - j.placed).Seconds() * milli
-	j.running = false
-	j.version++
+	s.book(j)
+	j.running, j.told = false, false
+	j.attempt++
+	j.stretch++
 	s.meter.running--
 }
 
 // free gives back what a job held.
 func (s *sim) free(j *job) {
+	s.book(j)
 	s.meter.take(s.nodes, j.held, -1)
 	j.held = nil
 	s.dirty = true
@@ -235,7 +282,7 @@ func (s *sim) free(j *job) {
 func (s *sim) ends(i int) error {
 	j := &s.jobs[i]
 	s.account(j)
-	j.kept = j.Takes
+	s.useful(j, j.Takes-j.kept)
 	if err := s.exits(i, wire.RankExit{}); err != nil {
 		return err
 	}

@@ -21,10 +21,12 @@ type Outcome struct {
 	Failed    string
 	Restarts  int64
 	Evictions int64
-	// Busy is how many GPU-seconds it held, in thousandths of a device, Saving how many of
-	// them it stood still to save, and Lost how many were in vain: computed again, or spent
-	// on starting.
-	Busy, Saving, Lost float64
+	// Grown and Shrunk count its changes of size.
+	Grown, Shrunk int64
+	// Busy is how many GPU-seconds it held, in thousandths of a device; Saving how many of
+	// them it stood still to save, Useful how many it did work in that was not lost, and Lost
+	// the others, which were in vain: computed again, or spent on starting and waiting.
+	Busy, Saving, Useful, Lost float64
 }
 
 // Wait is how long the job waited before it first ran.
@@ -105,6 +107,7 @@ func Plain(ctx context.Context, rule schedule.PlainRule, t *Trace, milli int64, 
 			o := &out[i]
 			o.Ran, o.Done, o.Started, o.Ended = true, true, now, now+o.Job.Takes
 			o.Busy = o.Job.Takes.Seconds() * float64(o.Job.Milli())
+			o.Useful = o.Busy
 			heap.Push(&ends, plainEnd{at: o.Ended, job: i})
 		}
 		res.Ended = now

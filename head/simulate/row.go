@@ -106,6 +106,21 @@ func (x *row) count(name string, low int64) int64 {
 	return 0
 }
 
+// sizes reads a list of numbers of ranks, as 2|4|8.
+func (x *row) sizes(text string, at int) []int64 {
+	var out []int64
+	for _, word := range strings.Split(text, "|") {
+		n, err := strconv.ParseInt(strings.TrimSpace(word), 10, 32)
+		if err != nil || n < 1 {
+			x.problem(at, "sizes: %.40q is no number of ranks; give a list, as 2|4|8", word)
+			return nil
+		}
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // optional is count of a column that may be missing or empty.
 func (x *row) optional(name string, low int64) int64 {
 	if !x.has(name) {

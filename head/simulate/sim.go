@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/head/survey"
@@ -23,6 +24,9 @@ type Options struct {
 	Clock func() time.Duration
 	// Progress is told how many jobs are over; it is called often.
 	Progress func(done int)
+	// Speedup is how many times faster twice the ranks make a job that may have other sizes;
+	// 0: as many times as the scheduler assumes.
+	Speedup schedule.Speedup
 	// Until ends the simulation at a time of the trace; 0: when nothing can happen any more.
 	Until time.Duration
 }
@@ -34,7 +38,9 @@ type happening uint8
 const (
 	jobEnds happening = iota
 	jobSaves
-	jobLeaves // a preempted job has saved
+	jobLeaves // a job that was told to end has saved
+	jobSteps  // a job makes its first step
+	jobLimits // its time limit is reached
 	jobLooks  // the supervisor wants to be asked again
 	nodeReturns
 	gpuReturns
@@ -51,7 +57,7 @@ type event struct {
 	seq     uint64 // order of making, for equal ones
 	job     int    // or node
 	gpu     int
-	version uint64 // of the job's attempt that it was made for
+	version uint64 // of the part of the job's life that it was made for, see reaction
 }
 
 type events []event
@@ -95,6 +101,7 @@ type sim struct {
 	byID   map[string]int
 	never  map[string]string // why a shape can never be placed, by shape
 	dirty  bool              // the scheduler is to be asked
+	sized  bool              // some job may have other sizes than the one it asks for
 	idle   bool              // nothing happened but that it wants to be asked
 	asked  time.Duration     // when it wants to be asked again; 0: it does not
 	result Result
@@ -123,6 +130,10 @@ type Result struct {
 
 // Run plays a trace on a cluster.
 func Run(ctx context.Context, c *Cluster, t *Trace, o Options) (*Result, error) {
+	o.Speedup = cmp.Or(o.Speedup, schedule.UsualSpeedup)
+	if o.Speedup <= 1 || o.Speedup > 2 {
+		return nil, fmt.Errorf("a speedup of %g with twice the ranks: above 1 and at most 2", o.Speedup)
+	}
 	store, err := state.New()
 	if err != nil {
 		return nil, err
@@ -191,39 +202,42 @@ func (s *sim) instant() error {
 // drain of a job, which frees what another one waits for.
 const maxRounds = 8
 
+// reaction is what follows from a kind of event.
+type reaction struct {
+	// of is the part of a job's life that the event was made for; nothing follows when that
+	// is over. nil: it is not about such a part.
+	of func(*job) uint64
+	do func(*sim, event) error
+}
+
+func ofAttempt(j *job) uint64 { return j.attempt }
+func ofStretch(j *job) uint64 { return j.stretch }
+
+// reactions by kind of event.
+var reactions = [...]reaction{
+	jobEnds:     {ofStretch, func(s *sim, e event) error { return s.ends(e.job) }},
+	jobSaves:    {ofStretch, func(s *sim, e event) error { return s.saves(e.job) }},
+	jobLeaves:   {ofStretch, func(s *sim, e event) error { return s.leaves(e.job) }},
+	jobSteps:    {ofAttempt, func(s *sim, e event) error { s.stepped(e.job); return nil }},
+	jobLimits:   {nil, func(s *sim, e event) error { return s.limit(e.job) }},
+	jobLooks:    {nil, func(s *sim, e event) error { return s.supervise(e.job) }},
+	nodeReturns: {nil, func(s *sim, e event) error { return s.nodeReturns(e.job) }},
+	gpuReturns:  {nil, func(s *sim, e event) error { return s.gpuReturns(e.job, e.gpu) }},
+	nodeFails:   {nil, func(s *sim, e event) error { return s.nodeFails(e.job) }},
+	gpuFails:    {nil, func(s *sim, e event) error { return s.gpuFails(e.job, e.gpu) }},
+	rankFails:   {ofAttempt, func(s *sim, e event) error { return s.rankFails(e.job) }},
+	jobArrives:  {nil, func(s *sim, e event) error { return s.arrive(e.job) }},
+	planLooks:   {nil, func(s *sim, _ event) error { s.asked, s.idle, s.dirty = 0, !s.dirty, true; return nil }},
+}
+
 func (s *sim) happens(e event) error {
-	switch e.what {
-	case jobEnds, jobSaves, jobLeaves, rankFails:
-		if j := &s.jobs[e.job]; j.version != e.version || !j.running {
-			return nil // of an attempt that is over
+	r := &reactions[e.what]
+	if r.of != nil {
+		if j := &s.jobs[e.job]; !j.running || r.of(j) != e.version {
+			return nil
 		}
-	case jobLooks, nodeReturns, gpuReturns, nodeFails, gpuFails, jobArrives, planLooks:
 	}
-	switch e.what {
-	case jobArrives:
-		return s.arrive(e.job)
-	case jobEnds:
-		return s.ends(e.job)
-	case jobSaves:
-		return s.saves(e.job)
-	case jobLeaves:
-		return s.leaves(e.job)
-	case jobLooks:
-		return s.supervise(e.job)
-	case nodeFails:
-		return s.nodeFails(e.job)
-	case nodeReturns:
-		return s.nodeReturns(e.job)
-	case gpuFails:
-		return s.gpuFails(e.job, e.gpu)
-	case gpuReturns:
-		return s.gpuReturns(e.job, e.gpu)
-	case rankFails:
-		return s.rankFails(e.job)
-	case planLooks:
-		s.asked, s.idle, s.dirty = 0, !s.dirty, true
-	}
-	return nil
+	return r.do(s, e)
 }
 
 // at puts an event into the future.
@@ -283,8 +297,28 @@ func (s *sim) time() time.Time { return s.trace.Epoch.Add(s.now) }
 // snapshot is what the scheduler looks at now.
 func (s *sim) snapshot() *schedule.Snapshot {
 	snap := s.survey.Snapshot(s.store.View(), s.wall())
-	snap.Policy = s.cluster.Policy.schedule()
+	snap.Policy.Planned = int(s.cluster.Policy.Planned)
 	return snap
+}
+
+// gangs decides where single gangs go on.
+func (s *sim) gangs() gang.Cluster {
+	return gang.Cluster{View: s.store.View(), Now: s.time(), Snapshot: s.snapshot}
+}
+
+// try proposes what may be refused; what went wrong otherwise is kept in err.
+func (s *sim) try(err *error) gang.Try {
+	return func(kind state.Kind, command any) bool {
+		if *err != nil {
+			return false
+		}
+		var r any
+		if r, *err = s.propose(kind, command); *err != nil {
+			return false
+		}
+		_, refused := r.(*state.Refused)
+		return !refused
+	}
 }
 
 // cycle asks the scheduler once.
@@ -311,7 +345,7 @@ func (s *sim) cycle(snap *schedule.Snapshot) *schedule.Result {
 // plan asks the scheduler and carries out what it decides.
 func (s *sim) plan() error {
 	snap := s.snapshot()
-	if len(snap.Pending) == 0 {
+	if len(snap.Pending) == 0 && (!s.sized || !gang.MayGrow(s.store.View())) {
 		return nil
 	}
 	r := s.cycle(snap)
@@ -325,6 +359,9 @@ func (s *sim) plan() error {
 		}
 	}
 	if err := s.evict(r); err != nil {
+		return err
+	}
+	if err := s.grow(r); err != nil {
 		return err
 	}
 	if !r.Again.IsZero() {

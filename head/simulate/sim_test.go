@@ -199,7 +199,7 @@ func TestBadClusters(t *testing.T) {
 		{`{"nodes":[{"count":1}],"failures":{"node":{"repair":"1h"}}}`, "no mtbf"},
 		{`{"nodes":[{"count":1}],"failures":{"gpu":{"mtbf":"1h","shape":90}}}`, "shape is 0.1 to 20"},
 		{`{"nodes":[{"count":1}],"checkpoints":{"interval":"0s","save":"1s"}}`, "interval is above zero"},
-		{`{"nodes":[{"count":1}],"policy":{"order":"luck"}}`, "none of fair"},
+		{`{"nodes":[{"count":1}],"policy":{"order":"luck"}}`, "fair, fifo, short, deadline"},
 		{`{"nodes":[{"count":1}],"policy":{"planAge":"-1s"}}`, "negative"},
 		{`{"nodes":[{"count":1}],"nodez":1}`, "nodez"},
 		{`{"nodes":[{"count":1}]} {}`, "more than one document"},

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/troupe-runtime/troupe/elastic/supervise"
-	"github.com/troupe-runtime/troupe/head/schedule"
+	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/wire"
@@ -43,7 +43,7 @@ func (s *sim) superviseOnce(i int) (again bool, err error) {
 		cmd.Reason, cmd.State = reasonOf(d), api.Recovering
 	}
 	switch d.Action {
-	case supervise.Wait, supervise.Stop, supervise.Resize:
+	case supervise.Wait, supervise.Stop:
 		if d.Delay > 0 {
 			s.at(d.Delay, event{what: jobLooks, job: i})
 		}
@@ -55,15 +55,15 @@ func (s *sim) superviseOnce(i int) (again bool, err error) {
 	case supervise.Finish:
 		cmd.State, cmd.Reason = d.State, reasonOf(d)
 		cmd.ExitCode = &d.ExitCode
-	case supervise.Replace, supervise.Release:
+	case supervise.Replace, supervise.Release, supervise.Resize:
 		if cmd.End != nil {
 			if err := s.must(state.KindSupervise, cmd); err != nil {
 				return false, err
 			}
 		}
-		return false, s.release(i, d.Reason.Text)
+		return s.movesOn(i, &d)
 	case supervise.Start:
-		if cmd.Start = startOf(v, rec); cmd.Start == nil {
+		if cmd.Start = s.startOf(v, rec); cmd.Start == nil {
 			return false, nil
 		}
 		cmd.State, cmd.Reason = api.Starting, reasonOf(d)
@@ -106,9 +106,8 @@ func reasonOf(d supervise.Decision) *api.Reason {
 // never taken: that is what test/cluster simulates.
 func (s *sim) facts(v *state.View, rec *state.Job) supervise.Group {
 	g := supervise.Group{Job: rec.ID, Kind: rec.Spec.Kind, State: rec.State, Policy: rec.Spec.Restart, Ledger: rec.Ledger, FailureGrace: rec.Spec.FailureGrace.D()}
-	if d := rec.Drain; d != nil {
-		last := rec.Last()
-		g.Drain = &supervise.Drain{After: supervise.ThenWait, Reason: d.Reason, Ordered: d.Ordered != "" && last != nil && d.Generation == last.Generation}
+	if g.Drain = gang.DrainFacts(v, rec); rec.Stop != nil {
+		g.StopAsked, g.StopReason, g.TimeLimit = true, rec.Stop.Reason, rec.Stop.Code == api.ReasonLimit
 	}
 	if pg := v.Group(rec.Group); pg != nil && pg.State == api.GroupPlaced {
 		g.Placed = true
@@ -152,17 +151,19 @@ func (s *sim) facts(v *state.View, rec *state.Job) supervise.Group {
 	return g
 }
 
-// startOf maps ranks to the bundles of a placed group, each to its own.
-func startOf(v *state.View, rec *state.Job) *state.AttemptStart {
+// startOf maps ranks to the bundles of a placed group.
+func (s *sim) startOf(v *state.View, rec *state.Job) *state.AttemptStart {
 	g := v.Group(rec.Group)
 	if g == nil || g.State != api.GroupPlaced {
 		return nil
 	}
-	local := map[string]int64{}
-	start := &state.AttemptStart{MasterAddr: g.Placed[0].Node, MasterPort: 29500}
-	for i, b := range g.RankBundles() {
-		start.Ranks = append(start.Ranks, state.RankStart{Rank: int64(i), LocalRank: local[b.Node], Bundle: int64(i), Node: b.Node})
-		local[b.Node]++
+	ranks := gang.Ranks(v, rec, g)
+	if len(ranks) == 0 {
+		return nil
+	}
+	start := &state.AttemptStart{Ranks: ranks, MasterAddr: ranks[0].Node, MasterPort: 29500}
+	if s.cluster.Checkpoints == nil {
+		start.NoSaves = "the cluster file names no checkpoints"
 	}
 	if c := v.NewestCommitted(rec.Run()); c != nil {
 		start.Restore = &state.Restore{Step: c.Step, Dir: c.Dir, Digest: c.Digest, Verified: true}
@@ -195,105 +196,10 @@ func (s *sim) finished(i int, end api.JobState, why string) error {
 	if !j.out.Done {
 		failed = string(end) + ": " + why
 	}
-	s.lose(j)
 	s.close(i, failed)
 	if err := s.gone(i); err != nil {
 		return err
 	}
 	s.free(j)
 	return nil
-}
-
-// lose sums what of a job's time was in vain, once it is over or looked at for the last
-// time: all that it held its devices for, less its work and its saves.
-func (s *sim) lose(j *job) {
-	j.out.Lost = max(0, j.out.Busy-j.out.Saving-j.kept.Seconds()*float64(j.Milli()))
-}
-
-// release gives a placement back, to wait for another one with the same seniority.
-func (s *sim) release(i int, why string) error {
-	j := &s.jobs[i]
-	if err := s.must(state.KindReleaseGroup, state.ReleaseGroup{Group: groupID(j.Name), Why: why}); err != nil {
-		return err
-	}
-	if err := s.gone(i); err != nil {
-		return err
-	}
-	s.free(j)
-	return nil
-}
-
-// evict carries out what the scheduler decided on preemption: one entry for each group
-// that others leave for.
-func (s *sim) evict(r *schedule.Result) error {
-	for _, u := range r.Unclaims {
-		if err := s.must(state.KindDropClaim, state.DropClaim{Group: u.Group, Why: u.Why}); err != nil {
-			return err
-		}
-		s.dirty = true
-	}
-	for _, e := range r.Evictions {
-		cmd := state.Preempt{Group: e.Preemptor, Claim: e.Claim}
-		for _, x := range e.Victims {
-			cmd.Victims = append(cmd.Victims, state.Victim{Group: x.Group, Ranks: x.Keeps, Why: x.Why})
-		}
-		r, err := s.propose(state.KindPreempt, cmd)
-		if err != nil {
-			return err
-		}
-		if ref, refused := r.(*state.Refused); refused {
-			return fmt.Errorf("the scheduler evicts for %s what the state refuses: %s", e.Preemptor, ref.Text)
-		}
-		for _, x := range e.Victims {
-			if err := s.told(x.Group); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// told begins the orderly end of a job that is to leave: it saves, if it can, and ends.
-func (s *sim) told(group string) error {
-	g := s.store.View().Group(group)
-	if g == nil {
-		return nil
-	}
-	i, ok := s.byID[g.Job]
-	if !ok || !s.jobs[i].running {
-		return nil
-	}
-	s.jobs[i].out.Evictions++
-	wait := time.Duration(0)
-	if c := s.cluster.Checkpoints; c != nil {
-		wait = c.Save.D()
-	}
-	s.at(wait, event{what: jobLeaves, job: i, version: s.jobs[i].version})
-	return nil
-}
-
-// leaves ends a job that was told to leave.
-func (s *sim) leaves(i int) error {
-	j := &s.jobs[i]
-	rec := s.store.View().Job(j.Name)
-	if rec == nil || rec.Drain == nil || rec.Last() == nil {
-		return nil // it may stay after all
-	}
-	if c := s.cluster.Checkpoints; c != nil {
-		// The save took its time; what was done until it began is kept.
-		done := s.work(j) - time.Duration(j.saved)*c.Interval.D()
-		j.kept += max(0, done-c.Save.D())
-		j.out.Saving += c.Save.D().Seconds() * float64(j.Milli())
-		if err := s.commit(i); err != nil {
-			return err
-		}
-	}
-	s.account(j)
-	if err := s.must(state.KindOrderEnd, state.OrderEnd{Job: rec.ID, Generation: rec.Last().Generation, Why: "it has saved"}); err != nil {
-		return err
-	}
-	if err := s.exits(i, wire.RankExit{Code: -1, Signal: 15, ByShim: true}); err != nil {
-		return err
-	}
-	return s.supervise(i)
 }

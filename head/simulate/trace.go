@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/unit"
@@ -22,6 +23,7 @@ import (
 const (
 	MaxTraceBytes = 256 << 20
 	MaxJobs       = 2_000_000
+	mostDoublings = 10
 	mostProblems  = 20 // that are told at once
 	// longest is the longest time that a trace may name: 100 years.
 	longest = 100 * 365 * 24 * time.Hour
@@ -39,9 +41,10 @@ type Job struct {
 }
 
 // Milli is what the job asks of devices, in thousandths.
-func (j *Job) Milli() int64 {
-	return j.Spec.Ranks * (1000*j.Spec.Resources.GPUs + j.Spec.Resources.Share)
-}
+func (j *Job) Milli() int64 { return j.Spec.Ranks * j.each() }
+
+// each is that of one rank.
+func (j *Job) each() int64 { return 1000*j.Spec.Resources.GPUs + j.Spec.Resources.Share }
 
 // GPUs is Milli in whole devices, rounded up.
 func (j *Job) GPUs() int64 { return (j.Milli() + 999) / 1000 }
@@ -114,6 +117,9 @@ type Defaults struct {
 	Strategy api.Strategy  `json:"strategy,omitempty"`
 	Tenant   string        `json:"tenant,omitempty"`
 	Queue    string        `json:"queue,omitempty"`
+	// Doublings let jobs that name no sizes run with twice, four times, … the ranks that they
+	// ask for.
+	Doublings int64 `json:"doublings,omitempty"`
 	// Wishes hold for jobs of more than AboveGPUs GPUs.
 	api.Wishes
 	AboveGPUs int64 `json:"aboveGPUs,omitempty"`
@@ -291,6 +297,21 @@ func (r *reader) add(j Job, column int) {
 	}
 	if j.Milli() > 1000*d.AboveGPUs {
 		wish(&s.Wishes, &d.Wishes)
+	}
+	if s.Sizes == nil && d.Doublings > 0 {
+		s.Sizes = &api.Sizes{}
+		for k := range min(d.Doublings, mostDoublings) + 1 {
+			s.Sizes.Set = append(s.Sizes.Set, s.Ranks<<k)
+		}
+	}
+	before := r.bad.All
+	bad := func(pointer, format string, args ...any) {
+		r.problem(j.Line, 0, "%s: %s", strings.TrimPrefix(pointer, "/"), fmt.Sprintf(format, args...))
+	}
+	gang.CheckSizes(s, bad)
+	gang.CheckPerNode(s, bad)
+	if r.bad.All > before {
+		return
 	}
 	if g := groupOf(s); true {
 		if errs := schedule.Validate(g); len(errs) > 0 {
