@@ -183,10 +183,11 @@ func (x *explainer) orderReason(r *Request, d *demand) (api.Reason, bool) {
 		return api.Reason{}, false
 	}
 	var ahead []string
+	servers := x.grounds.servers(d)
 	for i := range x.holders {
 		h := x.holders[i]
 		f := x.fresh[h.Group]
-		if f == nil || !x.inTheWay(d, h, amount{}) {
+		if f == nil || !x.inTheWay(servers, h, amount{}) {
 			continue
 		}
 		ahead = append(ahead, fmt.Sprintf("%s (%s)", h.called(), x.turns.because(f, r)))
@@ -196,7 +197,7 @@ func (x *explainer) orderReason(r *Request, d *demand) (api.Reason, bool) {
 	}
 	bare := make([]string, 0, len(ahead))
 	for i := range x.holders {
-		if h := x.holders[i]; x.fresh[h.Group] != nil && x.inTheWay(d, h, amount{}) {
+		if h := x.holders[i]; x.fresh[h.Group] != nil && x.inTheWay(servers, h, amount{}) {
 			bare = append(bare, h.called())
 		}
 	}
@@ -209,16 +210,11 @@ func (x *explainer) orderReason(r *Request, d *demand) (api.Reason, bool) {
 // healthReason names nodes that would serve the request and are not ready, and devices
 // that are not well. cure says that with them the request would fit.
 func (x *explainer) healthReason(d *demand) (reason api.Reason, ill, cure bool) {
-	well, gpus := x.free.clone(), d.wantsGPU()
+	well, gpus, servers := x.free.clone(), d.wantsGPU(), x.grounds.servers(d)
 	var who, said []string
 	for ni := range well.nodes {
 		n := well.nodes[ni]
-		if n.ready && (!gpus || !slices.ContainsFunc(n.gpus, func(g gpuState) bool { return !g.healthy })) {
-			continue
-		}
-		if !d.inPool(n) || !slices.ContainsFunc(d.classes, func(c *class) bool {
-			return hasLabels(n, c) && x.empty.nodes[ni].count(c, 1) > 0
-		}) {
+		if n.ready && (!gpus || !n.sick) || !serve(servers, ni) {
 			continue
 		}
 		n = n.clone()
@@ -284,34 +280,28 @@ func (x *explainer) releasingReason(releasing []*Holder) api.Reason {
 // of those things that are short.
 func (x *explainer) blockers(d *demand, lack amount) []*Holder {
 	var out []*Holder
+	servers := x.grounds.servers(d)
 	for i := range x.holders {
-		if x.inTheWay(d, x.holders[i], lack) {
+		if x.inTheWay(servers, x.holders[i], lack) {
 			out = append(out, x.holders[i])
 		}
 	}
 	return out
 }
 
-func (x *explainer) inTheWay(d *demand, h *Holder, lack amount) bool {
+func (x *explainer) inTheWay(servers [][]bool, h *Holder, lack amount) bool {
 	if !lack.isZero() && !h.holdsAnyOf(lack) {
 		return false
 	}
-	for _, id := range h.Nodes {
+	return slices.ContainsFunc(h.Nodes, func(id string) bool {
 		ni, ok := x.at[id]
-		if !ok {
-			continue
-		}
-		n := x.empty.nodes[ni]
-		if !d.inPool(n) {
-			continue
-		}
-		for _, c := range d.classes {
-			if hasLabels(n, c) && n.count(c, 1) > 0 {
-				return true
-			}
-		}
-	}
-	return false
+		return ok && serve(servers, ni)
+	})
+}
+
+// serve reports whether a node would hold anything of a demand if it were empty.
+func serve(servers [][]bool, ni int) bool {
+	return slices.ContainsFunc(servers, func(of []bool) bool { return of[ni] })
 }
 
 func (h *Holder) holdsAnyOf(lack amount) bool {

@@ -18,6 +18,7 @@ type grounds struct {
 
 	mu    sync.Mutex
 	never map[string]*api.Reason // by demand
+	holds map[string][]bool      // by class and node: whether the empty node holds one
 	// listed are the holders that were looked at last, named the same by name.
 	listed, named []*Holder
 }
@@ -45,8 +46,11 @@ func holdersByName(a, b *Holder) int {
 	return cmp.Or(naturalCompare(a.called(), b.called()), cmp.Compare(a.Group, b.Group))
 }
 
-// mostNever bounds how many answers are kept.
-const mostNever = 4096
+// mostNever bounds how many answers are kept, mostHolds of how many classes.
+const (
+	mostNever = 4096
+	mostHolds = 64
+)
 
 // fill looks at the nodes of a snapshot, once.
 func (g *grounds) fill(s *Snapshot) {
@@ -56,8 +60,31 @@ func (g *grounds) fill(s *Snapshot) {
 		for ni, n := range g.empty.nodes {
 			g.at[n.id] = ni
 		}
-		g.never = map[string]*api.Reason{}
+		g.never, g.holds = map[string]*api.Reason{}, map[string][]bool{}
 	})
+}
+
+// servers is by node whether it would hold anything of a demand if it were empty, for each
+// class.
+func (g *grounds) servers(d *demand) [][]bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := make([][]bool, len(d.classes))
+	for i, c := range d.classes {
+		known := g.holds[c.key]
+		if known == nil {
+			if len(g.holds) >= mostHolds {
+				clear(g.holds)
+			}
+			known = make([]bool, len(g.empty.nodes))
+			for ni, n := range g.empty.nodes {
+				known[ni] = c.inPool(n) && hasLabels(n, c) && n.count(c, 1) > 0
+			}
+			g.holds[c.key] = known
+		}
+		out[i] = known
+	}
+	return out
 }
 
 // neverOf is Never for a demand, remembered.

@@ -42,17 +42,29 @@ type nodeState struct {
 	cpu, mem       int64
 	capCPU, capMem int64
 	gpus           []gpuState
+	sick           bool  // a device is not healthy
 	limit          int64 // bundles that it may hold in all; 0: what fits
 }
 
+// gpuState is what of a device is free, small enough to be copied with its node.
 type gpuState struct {
-	uuid    string
-	model   string
+	*device
 	usable  int64
 	free    int64
 	share   int64 // thousandths left
 	healthy bool
-	why     string
+}
+
+// device is what of a device is the same whoever holds it.
+type device struct {
+	uuid, model string
+	why         string // it is not healthy
+}
+
+// same reports whether two states of devices differ in nothing.
+func (g *gpuState) same(h *gpuState) bool {
+	return g.usable == h.usable && g.free == h.free && g.share == h.share && g.healthy == h.healthy &&
+		(g.device == h.device || *g.device == *h.device)
 }
 
 // wholeShare is one device in thousandths.
@@ -106,11 +118,14 @@ func stateOf(n *Node) *nodeState {
 	if len(n.GPUs) > 0 {
 		st.gpus = make([]gpuState, len(n.GPUs))
 	}
+	devices := make([]device, len(n.GPUs))
 	for i, g := range n.GPUs {
+		devices[i] = device{uuid: g.UUID, model: g.Model, why: g.Why}
 		st.gpus[i] = gpuState{
-			uuid: g.UUID, model: g.Model, usable: max(0, int64(g.Usable)), free: max(0, int64(g.Free)),
-			share: min(max(0, g.Share), wholeShare), healthy: g.Healthy, why: g.Why,
+			device: &devices[i], usable: max(0, int64(g.Usable)), free: max(0, int64(g.Free)),
+			share: min(max(0, g.Share), wholeShare), healthy: g.Healthy,
 		}
+		st.sick = st.sick || !g.Healthy
 	}
 	return st
 }
@@ -120,7 +135,7 @@ func stateOf(n *Node) *nodeState {
 func emptied(nodes []*Node, levels []api.Level) *overlay {
 	o := newOverlay(nodes)
 	for _, n := range o.nodes {
-		n.ready = true
+		n.ready, n.sick = true, false
 		n.cpu, n.mem = n.capCPU, n.capMem
 		for d := range n.gpus {
 			g := &n.gpus[d]
@@ -190,7 +205,7 @@ func (n *nodeState) roomier(old *nodeState) bool {
 func (n *nodeState) same(m *nodeState) bool {
 	return n.id == m.id && n.name == m.name && n.pool == m.pool && n.ready == m.ready && n.why == m.why && n.held == m.held &&
 		n.cpu == m.cpu && n.mem == m.mem && n.capCPU == m.capCPU && n.capMem == m.capMem &&
-		slices.Equal(n.gpus, m.gpus) && sameLabels(n.labels, m.labels)
+		slices.EqualFunc(n.gpus, m.gpus, func(a, b gpuState) bool { return a.same(&b) }) && sameLabels(n.labels, m.labels)
 }
 
 // idle reports whether the whole node is there for the taking: nothing of it is held and

@@ -85,7 +85,8 @@ type cycle struct {
 	claimed   []*Request        // those whose claim has not come true yet
 	unhelpful map[string]string // why no preemption helps a group
 	again     time.Time
-	tried     int // placements that were looked for
+	tried     int             // placements that were looked for
+	refused   map[string]bool // demands, by key, for which there is proof that there is no room
 	grounds   *grounds
 	changes   []change // what the cycle took
 
@@ -222,6 +223,7 @@ func (c *cycle) place() {
 func (c *cycle) try(d *demand) outcome {
 	f := &d.failed
 	if f.known && f.links == c.mem.linkWords && (f.version == c.free.version || f.proven && f.grown == c.free.grown) {
+		c.noRoom(d, f.proven)
 		return outcome{proven: f.proven}
 	}
 	c.tried++
@@ -229,8 +231,21 @@ func (c *cycle) try(d *demand) outcome {
 	*f = failure{}
 	if got.spots == nil {
 		*f = failure{known: true, proven: got.proven, version: c.free.version, grown: c.free.grown, links: c.mem.linkWords}
+		c.noRoom(d, got.proven)
 	}
 	return got
+}
+
+// noRoom keeps for explanations that a demand has no room: within a cycle there is only less
+// of it.
+func (c *cycle) noRoom(d *demand, proven bool) {
+	if !proven {
+		return
+	}
+	if c.refused == nil {
+		c.refused = map[string]bool{}
+	}
+	c.refused[d.key] = true
 }
 
 // 7. Explain: against what is left at the end of the cycle, with the groups placed in it

@@ -39,10 +39,10 @@ func (x *explainer) timeReasons(r *Request, turn int) []api.Reason {
 		out = append(out, *why)
 	}
 	d := newDemand(r, x.now)
-	key := demandKey(r)
+	key := d.key
 	fits, known := x.fits[key]
 	if !known {
-		fits = len(d.classes) > 0 && place(x.free, d).spots != nil
+		fits = len(d.classes) > 0 && !x.c.refused[key] && place(x.free, d).spots != nil
 		x.fits[key] = fits
 	}
 	if !fits {
