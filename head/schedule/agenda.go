@@ -78,14 +78,15 @@ func (p *profile) begin(order []*Request, age time.Duration) {
 // close keeps the planned starts that have their places.
 func (p *profile) close() []*plannedStart {
 	p.list = p.list[:0]
-	for _, e := range p.known {
-		if e.in {
+	for _, e := range p.plans {
+		switch {
+		case e == nil:
+		case e.in:
 			p.list = append(p.list, e)
-		} else if !e.broken {
+		case !e.broken:
 			delete(p.known, e.request)
 		}
 	}
-	slices.SortFunc(p.list, func(a, b *plannedStart) int { return a.turn - b.turn })
 	return append(slices.Clone(p.claims), p.list...)
 }
 
@@ -198,7 +199,7 @@ func (c *cycle) closePlan() {
 	}
 	c.booked, c.pools = c.times.booked, c.times.pools
 	for i, r := range c.order {
-		if len(r.Claim) == 0 {
+		if !c.turns.all[i].claims {
 			continue
 		}
 		for _, e := range c.times.claims {

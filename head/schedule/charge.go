@@ -100,7 +100,7 @@ func (r *Result) Position(group string) int { return r.cycle.turns.position(grou
 func (x *explainer) quotaReasons(r *Request, d *demand) []api.Reason {
 	q := x.quotas
 	needs := q.needs(d.sum(), r.Spec.Uses, int64(d.total))
-	fits := place(x.free, d).spots != nil
+	fits := !x.c.refused[d.key] && place(x.free, d).spots != nil
 	out := q.why(r, needs, fits)
 	if models := q.barred(r, needs); len(out) == 0 && fits && len(models) > 0 {
 		return q.whyModels(r, needs, models)

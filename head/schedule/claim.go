@@ -17,7 +17,7 @@ import (
 // out of what is free.
 func (c *cycle) claims() {
 	for i, r := range c.order {
-		if len(r.Claim) == 0 {
+		if !c.turns.all[i].claims {
 			continue
 		}
 		d := c.mem.demandOf(r, c.now)

@@ -158,7 +158,8 @@ func parted(a, b *portion) (x, y *portion) {
 // merging gives the requests of strata their turns, one stratum after the other.
 type merging struct {
 	nodes []merged // one for each portion
-	out   []*entrant
+	all   []*entrant
+	list  []*Request // the same
 }
 
 // merged is a portion while turns are given: what it has used with those, the waiting of a
@@ -166,9 +167,9 @@ type merging struct {
 type merged struct {
 	use, weight int64
 	parent      *merged
-	line        []*entrant
+	line        []*queued
 	waiting     []*merged
-	next        *entrant
+	next        *queued
 	listed      bool
 }
 
@@ -183,28 +184,27 @@ func (m *merging) begin(t *shares, use []int64, requests int) {
 			n.parent = &m.nodes[p.parent.at]
 		}
 	}
-	m.out = make([]*entrant, 0, requests)
+	m.all, m.list = make([]*entrant, 0, requests), make([]*Request, 0, requests)
 }
 
-func (n *merged) charge(by int64) {
-	for ; n != nil; n = n.parent {
-		n.use = satAdd(n.use, by)
-	}
-}
+func (m *merging) give(q *queued) { m.all, m.list = append(m.all, q.e), append(m.list, q.r) }
 
 // stratum appends the requests of one stratum, given in the order of turns, so that at each
 // step the portion that has used least gives its next one, and is charged its entry.
-func (m *merging) stratum(list []*entrant) {
+func (m *merging) stratum(list []queued) {
 	if len(list) == 1 || list[0].overdue > 0 {
-		for _, c := range list {
-			m.nodes[c.leaf.at].charge(c.entry)
-			m.out = append(m.out, c)
+		for i := range list {
+			q := &list[i]
+			for n := &m.nodes[q.leaf]; n != nil; n = n.parent {
+				n.use = satAdd(n.use, q.entry)
+			}
+			m.give(q)
 		}
 		return
 	}
-	for _, c := range list {
-		n := &m.nodes[c.leaf.at]
-		n.line = append(n.line, c)
+	for i := range list {
+		n := &m.nodes[list[i].leaf]
+		n.line = append(n.line, &list[i])
 		for ; n.parent != nil && !n.listed; n = n.parent {
 			n.listed = true
 			n.parent.waiting = append(n.parent.waiting, n)
@@ -217,11 +217,11 @@ func (m *merging) stratum(list []*entrant) {
 		for len(n.waiting) > 0 {
 			n = n.waiting[0]
 		}
-		c := n.line[0]
+		q := n.line[0]
 		n.line = n.line[1:]
-		n.charge(c.entry)
-		m.out = append(m.out, c)
+		m.give(q)
 		for ; n != nil; n = n.parent {
+			n.use = satAdd(n.use, q.entry)
 			n.promote()
 		}
 	}
@@ -290,7 +290,7 @@ func (n *merged) before(o *merged) bool {
 	if c := compareUse(n.use, n.weight, o.use, o.weight); c != 0 {
 		return c < 0
 	}
-	return byTurn(n.next, o.next) < 0
+	return byTurn(n.next.e, o.next.e) < 0
 }
 
 // holds is what a holder has of everything that is counted.

@@ -17,7 +17,7 @@ type lineup struct {
 
 	listed []*Request // as the snapshot listed them
 	bySeq  []*entrant // by log index
-	byTurn []*entrant // by stratum and turn
+	byTurn []queued   // by stratum and turn
 	until  time.Time
 
 	peers map[peersKey]*peers
@@ -78,9 +78,14 @@ func (l *lineup) follow(pending []*Request, look func(*Request) *demand) bool {
 		}
 	}
 	if len(left) > 0 {
-		l.byTurn = slices.DeleteFunc(l.byTurn, among(left))
+		out := among(left)
+		l.byTurn = slices.DeleteFunc(l.byTurn, func(q queued) bool { return out(q.e) })
 	}
-	l.byTurn = sortTail(append(l.byTurn, fresh...), len(l.byTurn), func(a, b *entrant) int { return cmp.Or(byStratum(a, b), byTurn(a, b)) })
+	sorted := len(l.byTurn)
+	for _, e := range fresh {
+		l.byTurn = append(l.byTurn, e.queued())
+	}
+	l.byTurn = sortTail(l.byTurn, sorted, func(a, b queued) int { return cmp.Or(byStratum(&a.stratum, &b.stratum), byTurn(a.e, b.e)) })
 	return true
 }
 
@@ -95,8 +100,8 @@ func (l *lineup) relist(pending []*Request) {
 	l.listed = slices.Clone(pending)
 	if len(gone) > 0 {
 		out := among(gone)
-		left := func(e *entrant) bool { return out(e.r) }
-		l.bySeq, l.byTurn = slices.DeleteFunc(l.bySeq, left), slices.DeleteFunc(l.byTurn, left)
+		l.bySeq = slices.DeleteFunc(l.bySeq, func(e *entrant) bool { return out(e.r) })
+		l.byTurn = slices.DeleteFunc(l.byTurn, func(q queued) bool { return out(q.r) })
 	}
 	l.bySeq = append(l.bySeq, came...)
 	if len(l.bySeq) != len(pending) { // something is listed twice
@@ -146,24 +151,20 @@ func (l *lineup) weigh() {
 	m.begin(l.shares, l.had, len(l.byTurn))
 	for from := 0; from < len(l.byTurn); {
 		to := from + 1
-		for to < len(l.byTurn) && byStratum(l.byTurn[from], l.byTurn[to]) == 0 {
+		for to < len(l.byTurn) && l.byTurn[from].stratum == l.byTurn[to].stratum {
 			to++
 		}
 		m.stratum(l.byTurn[from:to])
 		from = to
 	}
-	l.all, m.out = m.out, nil
-	l.list = make([]*Request, len(l.all))
-	for i, c := range l.all {
-		l.list[i] = c.r
-	}
+	l.all, l.list, m.all, m.list = m.all, m.list, nil, nil
 }
 
 func (l *lineup) entrantOf(r *Request, since time.Time, look func(*Request) *demand) *entrant {
 	now := l.now
 	account := l.frame.of(r.Spec.Tenant, r.Spec.Queue)
-	c := &entrant{r: r, c: account, lost: account.wrong != nil, priority: l.frame.priority(account, r.Spec.Priority), asked: r.Since, since: since}
-	c.assured = !r.Spec.Preemptible
+	c := &entrant{r: r, c: account, claims: len(r.Claim) > 0, former: len(r.Former) > 0, timed: r.timed(), asked: r.Since, since: since}
+	c.stratum = stratum{lost: account.wrong != nil, priority: l.frame.priority(account, r.Spec.Priority), assured: !r.Spec.Preemptible}
 	c.wants = look(r)
 	sum := c.wants.sum()
 	c.leaf, c.entry = l.shares.leaf(r.Spec.Tenant, r.Spec.Queue, r.User), entryOf(useRate(sum))

@@ -43,30 +43,57 @@ const (
 // entrant is a request with what its place in the order goes by. It never changes: what
 // becomes different gets another one.
 type entrant struct {
-	r        *Request
-	c        *charging
-	lost     bool  // its tenant or queue is not known: it can have no turn
-	overdue  int64 // ns at which it had waited for its longest wait; 0: it has not yet
-	assured  bool  // it may not be ended for other work
-	priority int64 // with what it has gained by waiting
-	class    int8  // of a deadline: 0 can meet it, 1 has none, 2 cannot meet it
-	turn     int64 // when its turn is, the earliest first
-	leaf     *portion
-	entry    int64
-	wants    *demand
-	peers    *peers
-	needs    []int64   // of what quotas count
-	asked    time.Time // since when, by its own word
-	since    time.Time
+	// What each cycle looks at of each, all together.
+	r     *Request
+	peers *peers
+	wants *demand
+	c     *charging
+	needs []int64 // of what quotas count
+	// claims: it has a claim.
+	claims bool
+	// former: it lost a placement, see Request.Former.
+	former bool
+	// timed: more than what is free now decides on it, see timed.
+	timed bool
+
+	stratum
+	class int8  // of a deadline: 0 can meet it, 1 has none, 2 cannot meet it
+	turn  int64 // when its turn is, the earliest first
+	leaf  *portion
+	entry int64
+	asked time.Time // since when, by its own word
+	since time.Time
 	// until is when it is another one though nothing else changed; zero: never.
 	until time.Time
+}
+
+// stratum is what orders requests before their turns do.
+type stratum struct {
+	overdue  int64 // ns at which it had waited for its longest wait; 0: it has not yet
+	priority int64 // with what it has gained by waiting
+	lost     bool  // its tenant or queue is not known: it can have no turn
+	assured  bool  // it may not be ended for other work
+}
+
+// queued is an entrant in a line, with what its turn is given by: there are many, and those
+// that wait are all over the memory.
+type queued struct {
+	e     *entrant
+	r     *Request
+	leaf  int
+	entry int64
+	stratum
+}
+
+func (e *entrant) queued() queued {
+	return queued{e: e, r: e.r, leaf: e.leaf.at, entry: e.entry, stratum: e.stratum}
 }
 
 // byStratum orders what nothing below can overturn: overdue requests in the order in which
 // they became so, then work that may not be ended before work that may (which would only
 // start to make room again), then priority.
-func byStratum(a, b *entrant) int {
-	if a.lost == b.lost && a.overdue == b.overdue && a.assured == b.assured && a.priority == b.priority {
+func byStratum(a, b *stratum) int {
+	if *a == *b {
 		return 0 // as nearly all are
 	}
 	return cmp.Or(

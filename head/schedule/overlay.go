@@ -271,6 +271,8 @@ func (n *nodeState) count(c *class, limit int64) int64 {
 		k = min(k, n.mem/c.mem)
 	}
 	switch {
+	case k <= 0:
+		return 0
 	case c.gpus > 0:
 		var devices int64
 		for d := range n.gpus {

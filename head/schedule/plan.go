@@ -177,7 +177,7 @@ func (c *cycle) line() {
 // may be in the way of the other.
 func (c *cycle) planStarts() {
 	c.claims()
-	kept := slices.ContainsFunc(c.order, func(r *Request) bool { return r.keepsFormer(c.now) }) ||
+	kept := slices.ContainsFunc(c.turns.all, func(e *entrant) bool { return e.former && e.r.keepsFormer(c.now) }) ||
 		slices.ContainsFunc(c.s.Holders, func(h *Holder) bool { return len(h.Lent) > 0 })
 	if kept || len(c.claimed) > 0 || len(c.s.Reservations) > 0 {
 		c.profile()
@@ -188,17 +188,15 @@ func (c *cycle) planStarts() {
 // room, neither in this cycle nor in later ones. A request that does not fit now holds up
 // no later one that does not delay its planned start.
 func (c *cycle) place() {
+	reserved := len(c.s.Reservations) > 0
 	for i, r := range c.order {
-		if c.decisions[i].Bundles != nil {
+		e := c.turns.all[i]
+		if e.claims || c.decisions[i].Bundles != nil {
 			continue
 		}
-		if len(r.Claim) > 0 {
-			continue
-		}
-		if c.timed(r) { // whether it is looked at here, or only for who may leave for it
+		if e.timed || reserved { // whether it is looked at here, or only for who may leave for it
 			c.profile()
 		}
-		e := c.turns.all[i]
 		d := e.wants
 		if !c.admits(e) {
 			c.unplan(i)

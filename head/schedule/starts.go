@@ -101,8 +101,8 @@ func (c *cycle) profile() *profile {
 			p.former(r, newDemand(r, c.now))
 		}
 	}
-	for _, r := range c.order {
-		if r.keepsFormer(c.now) {
+	for i, r := range c.order {
+		if c.turns.all[i].former && r.keepsFormer(c.now) {
 			p.former(r, c.mem.demandOf(r, c.now))
 			c.lookAgain(r.FormerUntil)
 		}
@@ -115,8 +115,10 @@ func (c *cycle) profile() *profile {
 
 // timed reports whether more than what is free now decides on a request.
 func (c *cycle) timed(r *Request) bool {
-	return len(c.s.Reservations) > 0 || len(r.Spec.Uses) > 0 || r.Spec.Reservation != ""
+	return len(c.s.Reservations) > 0 || r.timed()
 }
+
+func (r *Request) timed() bool { return len(r.Spec.Uses) > 0 || r.Spec.Reservation != "" }
 
 // startNow finds a place for the request of a turn that it may take now; without spots it
 // waits.
