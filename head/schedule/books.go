@@ -62,24 +62,32 @@ func (b *books) follow(s *Snapshot) {
 	again := b.followNodes(s.Nodes) || b.huge || b.listed == nil
 	b.sum.s = s
 	if !again {
-		was, held := b.listed, b.held
-		b.held = make([]charged, 0, len(s.Holders))
-		follow(was, s.Holders,
-			func(i int) { b.held = append(b.held, held[i]) },
-			func(i int) { b.charge(held[i], -1) },
-			func(i int) {
-				h := b.chargedOf(s.Holders[i])
-				b.charge(h, 1)
-				b.held = append(b.held, h)
-			})
+		b.followHolders(s.Holders)
 	}
 	if again || b.huge {
 		b.recount(s)
 	}
-	b.listed = append(b.listed[:0:0], s.Holders...)
+	b.listed = s.Holders
 	if b.listed == nil {
 		b.listed = []*Holder{}
 	}
+}
+
+// followHolders charges what is another one than before. Most are the same, at both ends of
+// the list.
+func (b *books) followHolders(is []*Holder) {
+	from, gone, came := changedPart(b.listed, is)
+	held := b.held[from : from+len(gone)]
+	now := make([]charged, 0, len(came))
+	follow(gone, came,
+		func(i int) { now = append(now, held[i]) },
+		func(i int) { b.charge(held[i], -1) },
+		func(i int) {
+			h := b.chargedOf(came[i])
+			b.charge(h, 1)
+			now = append(now, h)
+		})
+	b.held = slices.Replace(b.held, from, from+len(gone), now...)
 }
 
 func (s *Snapshot) queueList() (list []*api.Queue) {

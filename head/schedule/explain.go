@@ -25,7 +25,7 @@ type explainer struct {
 	quotas  *quotas
 	turns   *turns
 	free    *overlay // at the end of the cycle
-	start   *overlay // at its beginning
+	start   *overlay // at its beginning, once it was asked for
 	empty   *overlay
 	grounds *grounds
 	holders []*Holder // with what this cycle placed, in order of names
@@ -37,12 +37,9 @@ type explainer struct {
 
 func newExplainer(c *cycle, free *overlay) *explainer {
 	s, now, placed := c.s, c.now, c.placed
-	x := &explainer{s: s, quotas: c.quotas, turns: c.turns, free: free, now: now, start: free.clone(), fresh: map[string]*Request{}, grounds: c.grounds, c: c, fits: map[string]bool{}}
-	for _, was := range slices.Backward(c.changes) {
-		x.start.nodes[was.ni] = was.old
-	}
+	x := &explainer{s: s, quotas: c.quotas, turns: c.turns, free: free, now: now, fresh: map[string]*Request{}, grounds: c.grounds, c: c, fits: map[string]bool{}}
 	x.grounds.fill(s)
-	x.empty, x.at = x.grounds.empty.clone(), x.grounds.at
+	x.empty, x.at = x.grounds.empty, x.grounds.at
 	x.holders = x.grounds.byName(s.Holders)
 	known := len(x.holders)
 	for _, p := range placed {
@@ -52,6 +49,17 @@ func newExplainer(c *cycle, free *overlay) *explainer {
 	x.holders = sortTail(x.holders, known, holdersByName)
 	x.quotas.holders = x.holders
 	return x
+}
+
+// begun is what was free at the beginning of the cycle.
+func (x *explainer) begun() *overlay {
+	if x.start == nil {
+		x.start = x.free.clone()
+		for _, was := range slices.Backward(x.c.changes) {
+			x.start.nodes[was.ni] = was.old
+		}
+	}
+	return x.start
 }
 
 // called is the holder's name for people.
@@ -80,7 +88,7 @@ func (x *explainer) holderOf(p placedNow) *Holder {
 }
 
 func (x *explainer) shareBytesOf(at api.Placed, b *api.Bundle) unit.Bytes {
-	n := x.start.nodes[x.at[at.Node]]
+	n := x.free.nodes[x.at[at.Node]]
 	for d := range n.gpus {
 		if len(at.Devices) == 1 && n.gpus[d].uuid == at.Devices[0] {
 			return unit.Bytes(n.gpus[d].shareBytes(&class{share: b.Share, gpuMem: int64(b.GPUMemory)}))
@@ -179,7 +187,7 @@ func (x *explainer) roomReasons(r *Request, d *demand, more bool) []api.Reason {
 // orderReason: the request would have fitted at the beginning of the cycle, and those
 // whose turn came first took the room.
 func (x *explainer) orderReason(r *Request, d *demand) (api.Reason, bool) {
-	if len(x.fresh) == 0 || place(x.start, d).spots == nil {
+	if len(x.fresh) == 0 || place(x.begun(), d).spots == nil {
 		return api.Reason{}, false
 	}
 	var ahead []string
@@ -210,10 +218,9 @@ func (x *explainer) orderReason(r *Request, d *demand) (api.Reason, bool) {
 // healthReason names nodes that would serve the request and are not ready, and devices
 // that are not well. cure says that with them the request would fit.
 func (x *explainer) healthReason(d *demand) (reason api.Reason, ill, cure bool) {
-	well, gpus, servers := x.free.clone(), d.wantsGPU(), x.grounds.servers(d)
+	well, gpus, servers := (*overlay)(nil), d.wantsGPU(), x.grounds.servers(d)
 	var who, said []string
-	for ni := range well.nodes {
-		n := well.nodes[ni]
+	for ni, n := range x.free.nodes {
 		if n.ready && (!gpus || !n.sick) || !serve(servers, ni) {
 			continue
 		}
@@ -232,7 +239,10 @@ func (x *explainer) healthReason(d *demand) (reason api.Reason, ill, cure bool) 
 				sick++
 			}
 		}
-		if well.nodes[ni].ready != n.ready || sick > 0 {
+		if x.free.nodes[ni].ready != n.ready || sick > 0 {
+			if well == nil {
+				well = x.free.clone()
+			}
 			well.set(ni, n)
 		}
 		if sick > 0 {

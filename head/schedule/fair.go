@@ -155,9 +155,11 @@ func parted(a, b *portion) (x, y *portion) {
 	return a, b
 }
 
-// merging gives the requests of strata their turns, one stratum after the other.
+// merging gives the requests of strata their turns, one stratum after the other. There are
+// many, so that all of it is numbers.
 type merging struct {
-	nodes []merged // one for each portion
+	nodes []merged // one for each portion; the root is the first
+	from  []queued // the stratum
 	all   []*entrant
 	list  []*Request // the same
 }
@@ -166,10 +168,10 @@ type merging struct {
 // leaf, the kids that have some, in a heap, and which is next.
 type merged struct {
 	use, weight int64
-	parent      *merged
-	line        []*queued
-	waiting     []*merged
-	next        *queued
+	parent      int32   // by number, as kids are; none: it is the root
+	line        []int32 // of the stratum
+	waiting     []int32
+	next        int32 // of the stratum; none: nothing waits
 	listed      bool
 }
 
@@ -180,8 +182,8 @@ func (m *merging) begin(t *shares, use []int64, requests int) {
 	}
 	for i, p := range t.all {
 		n := &m.nodes[i]
-		if n.use, n.weight, n.parent = use[i], p.weight, nil; p.parent != nil {
-			n.parent = &m.nodes[p.parent.at]
+		if n.use, n.weight, n.parent = use[i], p.weight, none; p.parent != nil {
+			n.parent = int32(p.parent.at)
 		}
 	}
 	m.all, m.list = make([]*entrant, 0, requests), make([]*Request, 0, requests)
@@ -192,92 +194,96 @@ func (m *merging) give(q *queued) { m.all, m.list = append(m.all, q.e), append(m
 // stratum appends the requests of one stratum, given in the order of turns, so that at each
 // step the portion that has used least gives its next one, and is charged its entry.
 func (m *merging) stratum(list []queued) {
+	m.from = list
+	defer func() { m.from = nil }()
 	if len(list) == 1 || list[0].overdue > 0 {
 		for i := range list {
 			q := &list[i]
-			for n := &m.nodes[q.leaf]; n != nil; n = n.parent {
-				n.use = satAdd(n.use, q.entry)
+			for at := int32(q.leaf); at != none; at = m.nodes[at].parent {
+				m.nodes[at].use = satAdd(m.nodes[at].use, q.entry)
 			}
 			m.give(q)
 		}
 		return
 	}
 	for i := range list {
-		n := &m.nodes[list[i].leaf]
-		n.line = append(n.line, &list[i])
-		for ; n.parent != nil && !n.listed; n = n.parent {
+		at := int32(list[i].leaf)
+		m.nodes[at].line = append(m.nodes[at].line, int32(i))
+		for n := &m.nodes[at]; n.parent != none && !n.listed; n = &m.nodes[at] {
 			n.listed = true
-			n.parent.waiting = append(n.parent.waiting, n)
+			m.nodes[n.parent].waiting = append(m.nodes[n.parent].waiting, at)
+			at = n.parent
 		}
 	}
-	root := &m.nodes[0]
-	root.settle()
+	m.settle(0)
 	for range list {
-		n := root
-		for len(n.waiting) > 0 {
-			n = n.waiting[0]
+		at := int32(0)
+		for len(m.nodes[at].waiting) > 0 {
+			at = m.nodes[at].waiting[0]
 		}
-		q := n.line[0]
+		n := &m.nodes[at]
+		q := &list[n.line[0]]
 		n.line = n.line[1:]
 		m.give(q)
-		for ; n != nil; n = n.parent {
-			n.use = satAdd(n.use, q.entry)
-			n.promote()
+		for ; at != none; at = m.nodes[at].parent {
+			m.nodes[at].use = satAdd(m.nodes[at].use, q.entry)
+			m.promote(at)
 		}
 	}
 }
 
 // settle makes heaps of what waits.
-func (n *merged) settle() {
+func (m *merging) settle(at int32) {
+	n := &m.nodes[at]
 	for _, k := range n.waiting {
-		k.settle()
+		m.settle(k)
 	}
 	for i := len(n.waiting)/2 - 1; i >= 0; i-- {
-		sink(n.waiting, i)
+		m.sink(n.waiting, i)
 	}
-	n.pick()
+	m.pick(n)
 }
 
-func (n *merged) pick() {
+func (m *merging) pick(n *merged) {
 	switch {
 	case len(n.waiting) > 0:
-		n.next = n.waiting[0].next
+		n.next = m.nodes[n.waiting[0]].next
 	case len(n.line) > 0:
 		n.next = n.line[0]
 	default:
-		n.next, n.line = nil, n.line[:0]
+		n.next, n.line = none, n.line[:0]
 	}
 }
 
 // promote puts a node right after the first of it was taken, below its parent, where it
 // was the first.
-func (n *merged) promote() {
-	n.pick()
-	if n.parent == nil {
+func (m *merging) promote(at int32) {
+	n := &m.nodes[at]
+	m.pick(n)
+	if n.parent == none {
 		return
 	}
-	heap := n.parent.waiting
-	if n.next == nil {
+	parent := &m.nodes[n.parent]
+	if n.next == none {
 		n.listed = false
-		last := len(heap) - 1
-		heap[0], heap[last] = heap[last], nil
-		heap = heap[:last]
-		n.parent.waiting = heap
+		last := len(parent.waiting) - 1
+		parent.waiting[0] = parent.waiting[last]
+		parent.waiting = parent.waiting[:last]
 	}
-	sink(heap, 0)
+	m.sink(parent.waiting, 0)
 }
 
 // sink puts an element of a heap right that may be too far up.
-func sink(heap []*merged, i int) {
+func (m *merging) sink(heap []int32, i int) {
 	for {
 		k := 2*i + 1
 		if k >= len(heap) {
 			return
 		}
-		if k+1 < len(heap) && heap[k+1].before(heap[k]) {
+		if k+1 < len(heap) && m.before(heap[k+1], heap[k]) {
 			k++
 		}
-		if !heap[k].before(heap[i]) {
+		if !m.before(heap[k], heap[i]) {
 			return
 		}
 		heap[i], heap[k] = heap[k], heap[i]
@@ -286,11 +292,12 @@ func sink(heap []*merged, i int) {
 }
 
 // before: by use, then by whose next request has its turn first.
-func (n *merged) before(o *merged) bool {
-	if c := compareUse(n.use, n.weight, o.use, o.weight); c != 0 {
+func (m *merging) before(a, b int32) bool {
+	x, y := &m.nodes[a], &m.nodes[b]
+	if c := compareUse(x.use, x.weight, y.use, y.weight); c != 0 {
 		return c < 0
 	}
-	return byTurn(n.next.e, o.next.e) < 0
+	return byTurn(m.from[x.next].e, m.from[y.next].e) < 0
 }
 
 // holds is what a holder has of everything that is counted.

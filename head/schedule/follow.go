@@ -106,14 +106,8 @@ func without(stays []stay, who *occupant) []stay {
 // followHolders compares the holders with those of the last snapshot. Most are the same, in
 // the same place.
 func (p *profile) followHolders() {
-	was, is := p.holders, p.s.Holders
-	for len(was) > 0 && len(is) > 0 && was[0] == is[0] {
-		was, is = was[1:], is[1:]
-	}
-	for len(was) > 0 && len(is) > 0 && was[len(was)-1] == is[len(is)-1] {
-		was, is = was[:len(was)-1], is[:len(is)-1]
-	}
-	p.holders = append(p.holders[:0:0], p.s.Holders...)
+	_, was, is := changedPart(p.holders, p.s.Holders)
+	p.holders = p.s.Holders
 	if len(was)+len(is) == 0 {
 		return
 	}

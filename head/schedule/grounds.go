@@ -23,13 +23,18 @@ type grounds struct {
 	listed, named []*Holder
 }
 
-// byName is the holders in the order in which people read them. Few change from one cycle
+// byName is the holders in the order in which people read them, not to be changed. Few change from one cycle
 // to the next.
 func (g *grounds) byName(holders []*Holder) []*Holder {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var gone, came []*Holder
-	follow(g.listed, holders, func(int) {}, func(i int) { gone = append(gone, g.listed[i]) }, func(i int) { came = append(came, holders[i]) })
+	_, was, is := changedPart(g.listed, holders)
+	follow(was, is, func(int) {}, func(i int) { gone = append(gone, was[i]) }, func(i int) { came = append(came, is[i]) })
+	if len(gone)+len(came) == 0 && len(g.named) == len(holders) {
+		g.listed = holders
+		return slices.Clip(g.named)
+	}
 	out := slices.Clone(g.named)
 	if len(gone) > 0 {
 		out = slices.DeleteFunc(out, among(gone))
@@ -38,8 +43,8 @@ func (g *grounds) byName(holders []*Holder) []*Holder {
 	if len(out) != len(holders) { // something is listed twice, or has changed its place
 		out = slices.SortedFunc(slices.Values(holders), holdersByName)
 	}
-	g.listed, g.named = slices.Clone(holders), out
-	return slices.Clone(out)
+	g.listed, g.named = holders, out
+	return slices.Clip(out)
 }
 
 func holdersByName(a, b *Holder) int {

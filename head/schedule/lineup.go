@@ -97,7 +97,7 @@ func (l *lineup) relist(pending []*Request) {
 	follow(l.listed, pending, func(int) {}, func(i int) { gone = append(gone, l.listed[i]) }, func(i int) {
 		came = append(came, &entrant{r: pending[i], asked: pending[i].Since})
 	})
-	l.listed = slices.Clone(pending)
+	l.listed = pending
 	if len(gone) > 0 {
 		out := among(gone)
 		l.bySeq = slices.DeleteFunc(l.bySeq, func(e *entrant) bool { return out(e.r) })

@@ -71,7 +71,7 @@ func (m *memory) overlay(s *Snapshot, now time.Time) *overlay {
 		}
 	}
 	o.log = o.log[:0]
-	copy(m.nodes, s.Nodes)
+	m.nodes = s.Nodes
 	m.held = held
 	links := newLinkState(s, o, now)
 	if !links.same(o.links) {
@@ -120,7 +120,7 @@ func (m *memory) rebuild(s *Snapshot, now time.Time) {
 	o.mix = m.mixFor(s)
 	o.version, o.grown = version+1, grown+1
 	m.linkWords++
-	m.free, m.nodes, m.levels = o, slices.Clone(s.Nodes), slices.Clone(s.Levels)
+	m.free, m.nodes, m.levels = o, s.Nodes, slices.Clone(s.Levels)
 	m.from = origins(s.Nodes)
 	m.at = make([]int, len(m.from))
 	for place, i := range m.from {

@@ -229,14 +229,14 @@ func (c *kindCounts) follow(s *Snapshot) {
 		one := wholeDevice()
 		c.one = c.same(kindOf(&one))
 	}
-	was, is := changedPart(c.pending, s.Pending)
+	_, was, is := changedPart(c.pending, s.Pending)
 	for _, r := range is {
 		c.count(&r.Spec, 1)
 	}
 	for _, r := range was {
 		c.count(&r.Spec, -1)
 	}
-	gone, come := changedPart(c.holders, s.Holders)
+	_, gone, come := changedPart(c.holders, s.Holders)
 	for _, h := range come {
 		c.count(h.Spec, 1)
 	}
@@ -244,22 +244,24 @@ func (c *kindCounts) follow(s *Snapshot) {
 		c.count(h.Spec, -1)
 	}
 	if len(was)+len(is) > 0 {
-		c.pending = append(c.pending[:0:0], s.Pending...)
+		c.pending = s.Pending
 	}
 	if len(gone)+len(come) > 0 {
-		c.holders = append(c.holders[:0:0], s.Holders...)
+		c.holders = s.Holders
 	}
 }
 
-// changedPart is what is left of two lists without what they have in common at both ends.
-func changedPart[T comparable](a, b []T) ([]T, []T) {
-	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
-		a, b = a[1:], b[1:]
+// changedPart is what is left of two lists without what they have in common at both ends,
+// and how much that is at the beginning.
+func changedPart[T comparable](a, b []T) (from int, was, is []T) {
+	for from < len(a) && from < len(b) && a[from] == b[from] {
+		from++
 	}
+	a, b = a[from:], b[from:]
 	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
 		a, b = a[:len(a)-1], b[:len(b)-1]
 	}
-	return a, b
+	return from, a, b
 }
 
 // same is the one kind that equals k.
