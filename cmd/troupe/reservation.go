@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,9 +47,9 @@ func cutList[T any](a *app, all []T) api.List[T] {
 }
 
 func (a *app) reservationTable(rs []api.ReservationStatus) table {
-	t := table{head: []string{"NAME", "FOR", "WHAT", "START", "END", "VERSION"}}
+	t := table{head: []string{"NAME", "FOR", "WHAT", "HAS", "START", "END", "VERSION"}}
 	for _, r := range rs {
-		t.add(r.Name, reservedFor(r.Reservation), reservedWhat(r.Reservation), a.timeText(r.Start), a.timeText(r.End), fmt.Sprint(r.Index))
+		t.add(r.Name, reservedFor(r.Reservation), reservedWhat(r.Reservation), reservedHas(r), a.timeText(r.Start), a.timeText(r.End), fmt.Sprint(r.Index))
 	}
 	return t
 }
@@ -76,6 +78,18 @@ func reservedWhat(r api.Reservation) string {
 		text += " in one " + r.Level
 	}
 	return text
+}
+
+// reservedHas names the nodes that a reservation has got, and says how many it lacks.
+func reservedHas(r api.ReservationStatus) string {
+	var text []string
+	if len(r.Has) > 0 {
+		text = append(text, strings.Join(r.Has, ","))
+	}
+	if r.Lacks > 0 {
+		text = append(text, "lacks "+strconv.FormatInt(r.Lacks, 10))
+	}
+	return cmp.Or(strings.Join(text, ", "), "-")
 }
 
 func (a *app) reservationCreate() *cobra.Command {

@@ -69,10 +69,14 @@ func (h *Head) Declared(context.Context) (api.Declared, error) {
 		HalfLife: unit.Duration(s.HalfLifeOfUse()), Scheduler: s.Policy, Index: v.Index(),
 	}
 	out.Levels = append(out.Levels, s.Levels...)
+	got := h.bookings(v)
 	for _, r := range v.Reservations() {
 		x := r.Spec
 		x.Start, x.End = x.Start.UTC(), x.End.UTC()
-		out.Reservations = append(out.Reservations, api.ReservationStatus{Reservation: x, By: r.By, Changed: at(r.Changed), Index: r.Index})
+		b := got[x.Name]
+		out.Reservations = append(out.Reservations, api.ReservationStatus{
+			Reservation: x, Has: b.Nodes, Lacks: b.Missing, By: r.By, Changed: at(r.Changed), Index: r.Index,
+		})
 	}
 	for _, c := range v.Capacities() {
 		x := api.CapacityStatus{Capacity: c.Spec, Index: c.Index}
@@ -93,6 +97,17 @@ func (h *Head) Declared(context.Context) (api.Declared, error) {
 		out.Links = append(out.Links, x)
 	}
 	return out, nil
+}
+
+// bookings are what the reservations that have not ended have got, by name.
+func (h *Head) bookings(v *state.View) map[string]schedule.Booking {
+	out := map[string]schedule.Booking{}
+	if len(v.Reservations()) > 0 {
+		for _, b := range schedule.Bookings(h.snapshotOf(v), h.Clock.Now()) {
+			out[b.Reservation] = b
+		}
+	}
+	return out
 }
 
 // PutReservation makes or replaces a reservation.

@@ -20,34 +20,34 @@ func (c *cycle) claims() {
 		if !c.turns.all[i].claims {
 			continue
 		}
-		d := c.mem.demandOf(r, c.now)
 		if why := c.free.cannot(r); why != "" {
 			c.unclaim = append(c.unclaim, Unclaim{Group: r.ID, Why: why})
 			continue
 		}
+		part, d := c.claimed(r, c.mem.demandOf(r, c.now), r.Claim)
 		// Those that are to leave for it are charged until they have; their quota is what it gets.
-		admitted := c.admitted(r, d)
+		admitted := c.admitted(part, d)
 		leavers := c.leaversFor(r)
-		if !admitted && !c.admittedWithout(r, d, leavers) {
+		if !admitted && !c.admittedWithout(part, d, leavers) {
 			c.unclaim = append(c.unclaim, Unclaim{Group: r.ID, Why: "its quota does not allow it any more"})
 			continue
 		}
-		if spots := c.free.spotsAt(d, r.Claim); admitted && spots != nil && c.capacityFor(r, spots) && c.take(i, d, spots, nil) {
+		if spots := c.free.spotsAt(d, r.Claim); admitted && spots != nil && c.capacityFor(r, spots) && c.take(i, d, spots, chosenOf(r, r.Claim)) {
 			continue
 		}
 		if !c.someoneLeavesFor(r) {
 			c.unclaim = append(c.unclaim, Unclaim{Group: r.ID, Why: "what was to leave for it has left, and the room, or a capacity, is not there"})
 			continue
 		}
-		c.claimed = append(c.claimed, r)
-		c.promise(r, d, r.Claim, leavers)
+		c.waits = append(c.waits, r)
+		c.promise(r, part, d, r.Claim, leavers)
 	}
 }
 
 // promise keeps what a request has claimed from everything after it: its room, its quota
 // and its part of capacities, while those that leave for it still have theirs.
-func (c *cycle) promise(r *Request, d *demand, claim []api.Placed, leavers []victim) {
-	c.quotas.charge(r, c.needs(r, d))
+func (c *cycle) promise(r, part *Request, d *demand, claim []api.Placed, leavers []victim) {
+	c.quotas.charge(part, c.needs(part, d))
 	c.leaving = append(c.leaving, whole(leavers)...)
 	of := r
 	if len(r.Claim) == 0 { // it was decided in this cycle
@@ -71,17 +71,44 @@ func (c *cycle) capacityFor(r *Request, spots []spot) bool {
 	return p.pools.holds(r, 0, spots, p.now, after(p.now, r.runs()))
 }
 
+// claimed is the part of a request that a claim is for: where its roles allow it, others
+// leave for fewer bundles than it asks for.
+func (c *cycle) claimed(r *Request, d *demand, claim []api.Placed) (*Request, *demand) {
+	if chosen := chosenOf(r, claim); chosen != nil {
+		return c.partOf(r, chosen)
+	}
+	return r, d
+}
+
+// chosenOf are the bundles of a request that a claim is for; nil: all.
+func chosenOf(r *Request, claim []api.Placed) []int64 {
+	if len(claim) >= len(r.Spec.Bundles) {
+		return nil
+	}
+	out := make([]int64, len(claim))
+	for i, p := range claim {
+		out[i] = p.Bundle
+	}
+	return out
+}
+
 // aside is what was taken out of what is free for a claim that has not come true yet, by
 // node.
 type aside struct {
 	request *Request
-	demand  *demand
+	demand  *demand // of what is claimed
 	taken   map[int]stay
 }
 
 // cannot says why a claim will never come true: a node of it takes nothing any more.
 func (o *overlay) cannot(r *Request) string {
+	if len(r.Claim) > len(r.Spec.Bundles) {
+		return "it asks for fewer bundles by now"
+	}
 	for _, p := range r.Claim {
+		if p.Bundle < 0 || p.Bundle >= int64(len(r.Spec.Bundles)) {
+			return fmt.Sprintf("it has no bundle %d any more", p.Bundle)
+		}
 		ni := o.find(p.Node)
 		switch {
 		case ni < 0:

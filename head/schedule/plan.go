@@ -82,7 +82,7 @@ type cycle struct {
 	evictions []Eviction
 	unclaim   []Unclaim
 	growths   []Growth
-	claimed   []*Request        // those whose claim has not come true yet
+	waits     []*Request        // those whose claim has not come true yet
 	unhelpful map[string]string // why no preemption helps a group
 	again     time.Time
 	tried     int             // placements that were looked for
@@ -179,7 +179,7 @@ func (c *cycle) planStarts() {
 	c.claims()
 	kept := slices.ContainsFunc(c.turns.all, func(e *entrant) bool { return e.former && e.r.keepsFormer(c.now) }) ||
 		slices.ContainsFunc(c.s.Holders, func(h *Holder) bool { return len(h.Lent) > 0 })
-	if kept || len(c.claimed) > 0 || len(c.s.Reservations) > 0 {
+	if kept || len(c.waits) > 0 || len(c.s.Reservations) > 0 {
 		c.profile()
 	}
 }

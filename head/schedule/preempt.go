@@ -92,7 +92,7 @@ func (c *cycle) preempt() {
 			c.lookAgain(c.now.Add(replanPause))
 			return
 		}
-		out, at, why := c.victimsFor(r, d, gone)
+		out, at, found, why := c.victimsFor(r, d, gone)
 		if out == nil {
 			tried[ask] = rank
 			c.unhelpful[r.ID] = why.text
@@ -101,7 +101,7 @@ func (c *cycle) preempt() {
 			}
 			continue
 		}
-		c.evict(r, d, out, at, gone)
+		c.evict(found, d, out, at, gone)
 	}
 }
 
@@ -197,99 +197,6 @@ func (h *Holder) lostWork(now time.Time) int64 {
 	return satMul(satMul(ms, max(1, h.devices())), satAdd(1, max(0, h.Evictions)))
 }
 
-// victimsFor finds the victims for one group and where it then stands; nil with the reason
-// why no preemption helps.
-func (c *cycle) victimsFor(r *Request, d *demand, gone map[*Holder]bool) (out []victim, spots []spot, why unhelpful) {
-	all, soon := c.candidates(r, gone)
-	c.lookAgain(soon)
-	why.until = soon
-	without := func(vs []victim) []spot {
-		allowed := c.allowedWithout(r, d, vs)
-		if why.text = unhelpfulQuota; allowed == nil {
-			return nil
-		}
-		spots := placeLinked(c.withoutVictims(vs), allowed).spots
-		if why.text = unhelpfulRoom; spots == nil {
-			return nil
-		}
-		ok, delays := c.delaysNone(r, spots, vs)
-		if why.text = delays; !ok {
-			return nil
-		}
-		return spots
-	}
-	if len(all) == 0 {
-		return nil, nil, unhelpful{unhelpfulRoom, soon}
-	}
-	if without(all) == nil {
-		if why.text != unhelpfulRoom { // it may be otherwise later, with nothing having changed
-			if at := c.now.Add(unhelpfulFor); soon.IsZero() || at.Before(soon) {
-				why.until = at
-			}
-		}
-		return nil, nil, why
-	}
-	// The fewest of the cheapest with which it fits: more room never makes it fit less.
-	few := 1 + searchFirst(len(all), func(k int) bool { return without(all[:k+1]) != nil })
-	out = slices.Clone(all[:few])
-	at := without(out)
-
-	// Give back: those on nodes that the group does not use, all at once; then, the most
-	// expensive first, each without which it still fits; then as much of the elastic ones
-	// as they need not give.
-	used := map[string]bool{}
-	for _, s := range at {
-		used[c.free.nodes[s.node].id] = true
-	}
-	near := slices.DeleteFunc(slices.Clone(out), func(v victim) bool {
-		return !slices.ContainsFunc(v.h.Bundles, func(b Held) bool { return used[b.Node] })
-	})
-	if without(near) != nil {
-		out = near
-	}
-	tries := 0
-	byPrice := slices.Clone(out)
-	slices.SortStableFunc(byPrice, func(a, b victim) int { return cmp.Compare(b.price, a.price) })
-	for _, v := range byPrice {
-		if tries++; tries > mostGiveBacks || len(out) == 1 && v.keeps == 0 {
-			break
-		}
-		rest := slices.DeleteFunc(slices.Clone(out), func(o victim) bool { return o.h == v.h && o.keeps == v.keeps })
-		if without(rest) != nil {
-			out = rest
-		}
-	}
-	for i := range out {
-		if out[i].keeps == 0 {
-			continue
-		}
-		for _, n := range out[i].h.Sizes.Below(int64(len(out[i].h.Bundles)), mostGiveBacks) {
-			more := slices.Clone(out)
-			more[i].keeps = n
-			if without(more) != nil {
-				out = more
-				break
-			}
-		}
-	}
-	if len(out) == 0 {
-		return nil, nil, unhelpful{"nothing has to leave for it", soon}
-	}
-	out = whole(out)
-	if at = without(out); at == nil {
-		return nil, nil, unhelpful{"no set of victims stood the last check", soon}
-	}
-	var price int64
-	for _, v := range out {
-		price = satAdd(price, v.price)
-	}
-	if most := c.s.Policy.MaxLost; most > 0 && satAdd(c.s.Lost, price) > satMul(most, 3_600_000) {
-		return nil, nil, unhelpful{fmt.Sprintf("preempting for it would lose %s; no more than %d GPU-hours are to be lost in an hour, %s were already",
-			gpuTime(price), most, gpuTime(c.s.Lost)), c.now}
-	}
-	return out, at, unhelpful{}
-}
-
 // gpuTime prints GPU-milliseconds.
 func gpuTime(ms int64) string { return fmt.Sprintf("%.1f GPU-hours", float64(ms)/3_600_000) }
 
@@ -319,97 +226,9 @@ func whole(vs []victim) []victim {
 	return out
 }
 
-// withoutVictims is what would be free after victims have left.
-func (c *cycle) withoutVictims(vs []victim) *overlay {
-	o := c.free.clone()
-	at := map[string]int{}
-	for ni := range o.nodes {
-		at[o.nodes[ni].id] = ni
-	}
-	for _, v := range whole(vs) {
-		for _, b := range v.gives() {
-			if ni, ok := at[b.Node]; ok {
-				n := o.nodes[ni].clone()
-				n.giveBack(b)
-				if n.held == v.h.Group {
-					n.held = ""
-				}
-				o.set(ni, n)
-			}
-		}
-	}
-	return o
-}
-
-// evict records the decision: who leaves, and what the group has claimed for itself. What
-// of the claim is free already is set aside for the rest of the cycle.
-func (c *cycle) evict(r *Request, d *demand, vs []victim, at []spot, gone map[*Holder]bool) {
-	o := c.withoutVictims(vs)
-	e := Eviction{Preemptor: r.ID, Claim: o.commit(r.ID, at, nil)}
-	for _, v := range vs {
-		gone[v.h] = true
-		why := fmt.Sprintf("preempted for %s (%s)", cmp.Or(r.Name, r.ID), standingText(&r.Spec, v.h.Spec))
-		e.Victims = append(e.Victims, Victim{Group: v.h.Group, Name: v.h.called(), Keeps: v.keeps, Why: why, Lost: v.price})
-	}
-	c.evictions = append(c.evictions, e)
-	c.promise(r, d, e.Claim, vs)
-}
-
 func standingText(r, victim *api.GroupSpec) string {
 	if !r.Preemptible && victim.Preemptible {
 		return "guaranteed work before preemptible"
 	}
 	return fmt.Sprintf("priority %d over %d", r.Priority, victim.Priority)
-}
-
-// delaysNone: with victims gone the group could run there from now on without being in the
-// way of what is planned before it, reserved, or kept; else what it is that does not let it.
-func (c *cycle) delaysNone(r *Request, spots []spot, vs []victim) (ok bool, delays string) {
-	p := c.times
-	if p == nil {
-		return true, ""
-	}
-	p.trial = trial{group: r.ID, victims: map[string]int64{}}
-	for _, v := range whole(vs) {
-		p.trial.victims[v.h.Group] = v.keeps
-	}
-	defer func() { p.trial = trial{} }()
-	if !p.pools.holds(r, c.turns.at(r), spots, p.now, after(p.now, r.runs())) {
-		return false, unhelpfulCapacity
-	}
-	return p.allows(r, c.turns.at(r), spots, p.now), unhelpfulTime
-}
-
-// admittedWithout says whether tenant and queue let the request be placed once victims have
-// left: work that was lent room gives it back.
-func (c *cycle) admittedWithout(r *Request, d *demand, vs []victim) bool {
-	return c.allowedWithout(r, d, vs) != nil
-}
-
-// allowedWithout is the demand as its quota allows it once victims have left, those of the
-// claims before it included, which are charged; nil: not at all.
-func (c *cycle) allowedWithout(r *Request, d *demand, vs []victim) *demand {
-	vs = whole(vs)
-	if len(c.quotas.things) == 0 {
-		vs = nil // nothing is counted
-	} else if len(c.leaving) > 0 {
-		vs = append(vs, c.leaving...)
-	}
-	for _, v := range vs {
-		given := *v.h
-		given.Bundles = v.gives()
-		given.CPU, given.Memory, given.GPUs = 0, 0, 0
-		for i := range given.Bundles {
-			b := &given.Bundles[i]
-			given.CPU, given.Memory = given.CPU+b.CPU, given.Memory+b.Memory
-			if b.Share == 0 {
-				given.GPUs += int64(len(b.Devices))
-			}
-		}
-		defer c.quotas.lift(&given)()
-	}
-	if !c.admitted(r, d) {
-		return nil
-	}
-	return c.allowed(r, d)
 }

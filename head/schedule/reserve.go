@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -46,6 +47,18 @@ func (b *booking) owns(tenant, queue string, names ...string) bool {
 		return tenant == b.Tenant
 	}
 	return false
+}
+
+// wanted is how many nodes it is to have.
+func (b *booking) wanted() int64 { return int64(len(b.nodes)) + b.missing }
+
+// called is the reservation for people; one that asks for a number of nodes, or lacks some,
+// says how many it has got.
+func (b *booking) called() string {
+	if len(b.Nodes) > 0 && b.missing == 0 {
+		return b.Name
+	}
+	return fmt.Sprintf("%s, which has %d of %s", b.Name, len(b.nodes), plural(b.wanted(), "node"))
 }
 
 // reserve gives each reservation its nodes and closes them to all others.

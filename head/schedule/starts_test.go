@@ -331,11 +331,18 @@ func TestTimeReasons(t *testing.T) {
 		pending(gang("big", 1, cpus(8)).runs(time.Hour), gang("long", 1, cpus(1)).runs(90*time.Minute))
 	reserved := func(r api.Reservation, rs ...requestBuilder) *Snapshot {
 		s := cluster(g).pending(rs...)
-		r.Name, r.Nodes = "r", []string{"g1"}
+		if r.Name = "r"; r.Count == 0 {
+			r.Nodes = []string{"g1"}
+		}
 		s.Reservations = []*api.Reservation{&r}
 		return s
 	}
 	soon := api.Reservation{Start: epoch.Add(time.Hour), End: epoch.Add(3 * time.Hour), Tenant: "mine"}
+	lacking := reserved(
+		api.Reservation{Start: epoch.Add(-time.Hour), End: epoch.Add(3 * time.Hour), Tenant: "mine", Count: 2},
+		gang("a", 2, gpus(1)).strategy(api.StrictSpread).in("r").tenant("mine").runs(time.Hour),
+	)
+	lacking.Nodes = append(lacking.Nodes, new(aNode("g2").gpus(2, 72).notReady("silent").node))
 	storage := cluster(g, n8).heldBy(func() Holder {
 		h := holding("serve", time.Hour, 4, n8)
 		h.Spec = &api.GroupSpec{Wishes: api.Wishes{Uses: api.Amounts{{Of: "storage", N: 40}}}}
@@ -359,6 +366,16 @@ func TestTimeReasons(t *testing.T) {
 				Code: api.ReasonReservation, Text: "g1: reserved for tenant mine (r) from 2026-01-02 04:04:05 UTC to 2026-01-02 06:04:05 UTC, and the request would still run then",
 				Blockers: []string{"r"}, Where: "g1", Frees: "a time limit, or an estimate, that ends before, or the end of r at 2026-01-02 06:04:05 UTC",
 			}},
+		},
+		{
+			"a number of nodes says how many it has",
+			reserved(api.Reservation{Start: epoch.Add(time.Hour), End: epoch.Add(3 * time.Hour), Tenant: "mine", Count: 2}, gang("a", 1, gpus(1)).runs(2*time.Hour)), "a",
+			[]api.Reason{{Code: api.ReasonReservation, Text: "g1: reserved for tenant mine (r, which has 1 of 2 nodes) from 2026-01-02 04:04:05 UTC"}},
+		},
+		{
+			"its own reservation that lacks nodes",
+			lacking, "a",
+			[]api.Reason{{Code: api.ReasonReservation, Text: "the reservation r has 1 of 2 nodes and lacks 1"}},
 		},
 		{
 			"maintenance says why",

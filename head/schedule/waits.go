@@ -115,7 +115,7 @@ func (x *explainer) inTheWayLater(r *Request, d *demand, turn int) (closed, ahea
 
 func (o *obstacle) reason(now int64) api.Reason {
 	b := o.booking
-	what := fmt.Sprintf("reserved for %s (%s)", b.whom(), b.Name)
+	what := fmt.Sprintf("reserved for %s (%s)", b.whom(), b.called())
 	if b.Maintenance != "" {
 		what = fmt.Sprintf("under maintenance (%s: %s)", b.Name, b.Maintenance)
 	}
@@ -190,7 +190,7 @@ func (x *explainer) reservationReason(r *Request) *api.Reason {
 	case b.from > now:
 		return say("its beginning", "the reservation %s begins at %s", name, stamp(b.from))
 	case b.missing > 0:
-		return say("more nodes that are ready", "the reservation %s lacks %s", name, plural(b.missing, "node"))
+		return say("more nodes that are ready", "the reservation %s has %d of %s and lacks %d", name, len(b.nodes), plural(b.wanted(), "node"), b.missing)
 	}
 	return say("the end of others in it", "the reservation %s has %s, on which there is not enough room", name, plural(int64(len(b.nodes)), "node"))
 }

@@ -14,7 +14,7 @@ import (
 // even a victim that waits again.
 type Preempt struct {
 	Group   string       `json:"group"`
-	Claim   []api.Placed `json:"claim"` // where each of its bundles will stand
+	Claim   []api.Placed `json:"claim"` // where its bundles will stand: all, or as many as its roles demand
 	Victims []Victim     `json:"victims"`
 }
 
@@ -44,7 +44,7 @@ func preempt(t *tx, c Preempt) any {
 		return refuse("not-found", "no placement group "+c.Group)
 	case g.State != api.GroupPending || len(g.Claim) > 0:
 		return refuse("conflict", "placement group "+g.ID+" does not wait for room, or has a claim already")
-	case len(c.Claim) != len(g.Spec.Bundles) || len(c.Victims) == 0 || len(c.Victims) > mostVictims:
+	case !g.startsWith(c.Claim) || len(c.Victims) == 0 || len(c.Victims) > mostVictims:
 		return refuse("invalid", fmt.Sprintf("%d bundles claimed of %d, %d victims", len(c.Claim), len(g.Spec.Bundles), len(c.Victims)))
 	}
 	if err := t.claimable(g, c.Claim); err != nil {
@@ -217,11 +217,18 @@ func (t *tx) unclaim(g *Group, why string) {
 	t.event("pg-unclaimed", groupObject(g), "%s", why)
 }
 
+// startsWith: the group may start with those bundles.
+func (g *Group) startsWith(placement []api.Placed) bool {
+	w := *g
+	chosen, err := w.choose(placement)
+	return err == nil && len(chosen) == len(w.Spec.Bundles)
+}
+
 // claimable: every node of a claim takes work, and nobody else has claimed its devices.
 func (t *tx) claimable(g *Group, claim []api.Placed) error {
 	for i, p := range claim {
-		if p.Bundle != int64(i) {
-			return fmt.Errorf("bundle %d stands at position %d", p.Bundle, i)
+		if p.Bundle < int64(i) || p.Bundle >= int64(len(g.Spec.Bundles)) || i > 0 && p.Bundle <= claim[i-1].Bundle {
+			return fmt.Errorf("bundle %d stands at position %d of %d", p.Bundle, i, len(claim))
 		}
 		n := t.Node(p.Node)
 		if n == nil || !n.Schedulable() {
@@ -232,7 +239,7 @@ func (t *tx) claimable(g *Group, claim []api.Placed) error {
 				return fmt.Errorf("node %s has no device %s to give", n.ID, uuid)
 			}
 		}
-		if err := t.freeOfClaims(g.ID, p, api.Resources{Share: g.Spec.Bundles[i].Share}, nil); err != nil {
+		if err := t.freeOfClaims(g.ID, p, api.Resources{Share: g.Spec.Bundles[p.Bundle].Share}, nil); err != nil {
 			return err
 		}
 	}
@@ -249,11 +256,11 @@ func (t *tx) freeOfClaims(group string, p api.Placed, need api.Resources, u *Use
 		if g.ID == group {
 			continue
 		}
-		for i, c := range g.Claim {
-			if c.Node != p.Node {
+		for _, c := range g.Claim {
+			if c.Node != p.Node || c.Bundle >= int64(len(g.Spec.Bundles)) {
 				continue
 			}
-			b := g.Spec.Bundles[i]
+			b := g.Spec.Bundles[c.Bundle]
 			cpu += b.CPU
 			mem += b.Memory
 			for _, uuid := range c.Devices {

@@ -121,9 +121,13 @@ type Declared struct {
 	Index        uint64              `json:"index"`
 }
 
-// ReservationStatus is a reservation and its version.
+// ReservationStatus is a reservation with what it has got, and its version.
 type ReservationStatus struct {
 	Reservation
+	// Has names the nodes that it has got, those that it named or others; Lacks is how many
+	// more it is to have.
+	Has     []string  `json:"has,omitempty"`
+	Lacks   int64     `json:"lacks,omitempty"`
 	By      string    `json:"by,omitempty"`
 	Changed time.Time `json:"changed,omitzero"`
 	Index   uint64    `json:"index"`
