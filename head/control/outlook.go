@@ -68,6 +68,9 @@ func (h *Head) Outlook(ctx context.Context, spec api.JobSpec) (api.Outlook, erro
 		out.Starts, out.Start = d.Bundles != nil, d.Start
 		if d.Bundles == nil {
 			out.Reasons, out.Position = result.Why(foreseen), int64(result.Position(foreseen))
+			if f, ok := result.Forecast(foreseen); ok {
+				out.Start = f.Start
+			}
 		}
 	}
 	for _, e := range result.Evictions {

@@ -15,14 +15,20 @@ type Forecast struct {
 	// Assumptions say for each of them why it is expected to have ended, and what is
 	// assumed of the group itself.
 	Assumptions []string `json:"assumptions,omitempty"`
-	Nodes       []string `json:"nodes,omitempty"` // by name
+	Nodes       []string `json:"nodes,omitempty"` // by name; none while its quota does not let it start
 }
 
 // Forecast is the planned start of a waiting group; false: none is planned.
 func (r *Result) Forecast(group string) (Forecast, bool) {
 	i := slices.IndexFunc(r.planned, func(e *plannedStart) bool { return e.request.ID == group })
 	if i < 0 {
-		return Forecast{}, false
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		turn, ok := r.waiting(group)
+		if !ok || !r.Decisions[turn].Start.IsZero() {
+			return Forecast{}, false
+		}
+		return r.quotaForecast(turn)
 	}
 	e := r.planned[i]
 	f := Forecast{Start: moment(e.from)}
