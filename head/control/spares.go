@@ -192,13 +192,19 @@ func (h *Head) spares(v *state.View, j *state.Job, g *state.Group) (placement []
 func (h *Head) spareBeside(v *state.View, j *state.Job, g *state.Group, in map[string]bool) []api.Placed {
 	most, ranks := gang.PerNode(g)
 	s := h.snapshotOf(v)
+	stays := map[string]bool{}
+	for id := range ranks {
+		stays[id] = true
+	}
+	spec := g.Spec
+	spec.Strategy, spec.PerNode = api.Pack, 0
+	outside := schedule.Beside(s, &spec, stays) // a spare node is where the ranks may be
 	for i := range s.Nodes {
-		if id := s.Nodes[i].ID; in[id] || ranks[id] > 0 {
+		if id := s.Nodes[i].ID; in[id] || ranks[id] > 0 || outside[id] != "" {
 			s.Own(i).Ready = false
 		}
 	}
-	spec := g.Spec
-	spec.Strategy, spec.PerNode, spec.Bundles = api.StrictPack, 0, slices.Repeat(g.Spec.Bundles[:1], most)
+	spec.Strategy, spec.Bundles = api.StrictPack, slices.Repeat(g.Spec.Bundles[:1], most)
 	r := &schedule.Request{ID: g.ID + " spare", Name: j.ID, Spec: spec, Seq: v.Index() + 1, Avoid: h.avoided(v, j.ID)}
 	return h.gangs(v).PlanOne(s, r)
 }

@@ -6,6 +6,7 @@
 package gang
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -59,20 +60,26 @@ func (c Cluster) PlanOne(s *schedule.Snapshot, r *schedule.Request) []api.Placed
 // beside asks the scheduler for further bundles of a group, some of which stand on the
 // given nodes.
 func (c Cluster) beside(g *state.Group, spec api.GroupSpec, stays map[string]bool) []api.Placed {
+	if spec.Level != "" && spec.LevelWait != nil {
+		// A level that is preferred is that of the others first, and then any.
+		near := spec
+		near.LevelWait = nil
+		if out := c.beside(g, near, stays); out != nil {
+			return out
+		}
+		spec.Level, spec.LevelWait = "", nil
+	}
 	s := c.Snapshot()
 	c.freeSpares(s, g) // the entry that places the gang gives them back first
 	if stay := keepOnly(s, g.ID, stays); stay+len(spec.Bundles) <= len(g.RankBundles()) {
 		s.Queues = nil // it takes no more than it had, which no quota takes from it
 	}
-	for i := range s.Nodes {
-		// One node holds a STRICT_PACK gang; each holds at most one STRICT_SPREAD bundle, or
-		// exactly as many as are asked for on each.
-		in := stays[s.Nodes[i].ID]
-		if in && (spec.Strategy == api.StrictSpread || spec.PerNode > 0) || !in && len(stays) > 0 && spec.Strategy == api.StrictPack {
-			s.Own(i).Ready = false
-		}
+	avoid := schedule.Beside(s, &spec, stays)
+	if avoid == nil {
+		avoid = map[string]string{}
 	}
-	return c.PlanOne(s, &schedule.Request{ID: g.ID, Name: survey.Name(c.View, g), Spec: spec, Seq: g.Seq, Avoid: c.avoided(g.Job)})
+	maps.Copy(avoid, c.avoided(g.Job))
+	return c.PlanOne(s, &schedule.Request{ID: g.ID, Name: survey.Name(c.View, g), Spec: spec, Seq: g.Seq, Avoid: avoid})
 }
 
 // keepOnly leaves of what a group holds what stays where it is: the rest is released in the

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	pace "github.com/troupe-runtime/troupe/elastic/plan"
-	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
 // Growth is a running elastic group that is to go on with more bundles. It keeps those that
@@ -28,19 +27,20 @@ const (
 	mostSizes = 4096
 )
 
-// grow gives elastic groups what nobody waits for. Whatever waits, for whatever reason,
-// comes first: what it needs may become free beside this. Those that would miss their
+// grow gives elastic groups what nobody waits for. Whatever waits comes first: of what has a
+// planned start that is not moved, and for what has none, for whatever reason, nothing grows,
+// since what it needs may become free beside this, unless nothing that ends would help it. Those that would miss their
 // deadline get the least size that meets it, the earliest deadline first, before the others
 // get what is left.
 func (c *cycle) grow() {
-	for i := range c.order {
-		if c.decisions[i].Bundles == nil {
+	for i, r := range c.order {
+		if d := &c.decisions[i]; d.Bundles == nil && d.Start.IsZero() && (c.times == nil || !c.isHopeless(r, c.mem.demandOf(r, c.now))) {
 			return
 		}
 	}
 	var elastic []*Holder
 	for _, h := range c.s.Holders {
-		if !h.mayGrow() {
+		if !h.mayGrow() || c.linked(h) {
 			continue
 		}
 		if until := h.Sized.Add(cmp.Or(c.s.Policy.GrowAfter, settled)); until.After(c.now) {
@@ -86,10 +86,20 @@ func (h *Holder) mayGrow() bool {
 	if h.Spec == nil || h.Sizes == nil || h.Fixed || h.Releasing || h.LeavingFor != "" || h.SaveCost <= 0 || h.Sized.IsZero() {
 		return false
 	}
-	// The added bundles are placed by themselves: whoever wants all of them close together
-	// says so with what cannot be judged for a part.
-	strict := h.Spec.Strategy == api.StrictPack || h.Spec.Strategy == api.StrictSpread
-	return !strict && h.Spec.Level == "" && !h.Spec.WholeNodes && len(h.Spec.Roles) == 0 && len(h.Spec.Bundles) > 0 && int64(len(h.Bundles)) == int64(len(h.Spec.Bundles))
+	return len(h.Spec.Roles) == 0 && len(h.Spec.Bundles) > 0 && int64(len(h.Bundles)) == int64(len(h.Spec.Bundles))
+}
+
+// linked: the nodes that a group has for itself need good links to those that are added,
+// which cannot be judged for a part.
+func (c *cycle) linked(h *Holder) bool { return h.Spec.WholeNodes && len(c.s.Links) > 0 }
+
+// on is the nodes, by id, that a holder has bundles on.
+func (h *Holder) on() map[string]bool {
+	out := map[string]bool{}
+	for i := range h.Bundles {
+		out[h.Bundles[i].Node] = true
+	}
+	return out
 }
 
 // beside finds room for what a group would have beyond what it holds, and says how to take
@@ -98,6 +108,7 @@ func (c *cycle) beside(h *Holder, to int64) (got []spot, take func()) {
 	spec := *h.Spec
 	spec.Bundles = slices.Repeat(h.Spec.Bundles[:1], int(to)-len(h.Bundles))
 	r := &Request{ID: h.Group, Name: h.Name, User: h.User, Spec: spec, Seq: h.Seq, Expect: h.left(c.now), Since: c.now}
+	r.Avoid = Beside(c.s, &spec, h.on())
 	d := newDemand(r, c.now)
 	if !c.admitted(r, d) {
 		return nil, nil

@@ -41,6 +41,33 @@ func TestGrow(t *testing.T) {
 		{"not beyond its largest", func(ns []*nodeBuilder) *Snapshot {
 			return clusterOf(ns).heldBy(elastic("a", ns[0], api.Sizes{Min: 1, Max: 2}, 0, 1))
 		}, ""},
+		{"on one node, if all are to be there", func(ns []*nodeBuilder) *Snapshot {
+			h := elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1)
+			h.Spec.Strategy = api.StrictPack
+			return clusterOf(ns).heldBy(h)
+		}, "pg-a→4"},
+		{"on other nodes, if each is to be alone", func(ns []*nodeBuilder) *Snapshot {
+			h := elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0)
+			h.Spec.Strategy = api.StrictSpread
+			return clusterOf(ns).heldBy(h)
+		}, "pg-a→2"},
+		{"within its rack", func(ns []*nodeBuilder) *Snapshot {
+			*ns[0], *ns[1] = ns[0].label("rack", "r0"), ns[1].label("rack", "r1")
+			h := elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1)
+			h.Spec.Level = "rack"
+			s := clusterOf(ns).heldBy(h)
+			s.Levels = []api.Level{{Name: "rack", Label: "rack"}}
+			return s
+		}, "pg-a→4"},
+		{"beside a start that is planned, if it ends before", func(ns []*nodeBuilder) *Snapshot {
+			h, kept := elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1), keeps(runs("kept", ns[1], 0, 0, 1, 2, 3))
+			h.Ends, kept.Ends = epoch.Add(3*time.Hour), epoch.Add(5*time.Hour)
+			return clusterOf(ns).heldBy(h, kept).pending(gang("wide", 8, gpus(1)))
+		}, "pg-a→4"},
+		{"beside what nothing that ends would help", func(ns []*nodeBuilder) *Snapshot {
+			*ns[1] = ns[1].notReady("silent")
+			return clusterOf(ns).heldBy(elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1)).pending(gang("wide", 8, gpus(1)))
+		}, "pg-a→4"},
 		{"not while somebody waits", func(ns []*nodeBuilder) *Snapshot {
 			return clusterOf(ns).heldBy(elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1)).pending(gang("wide", 8, gpus(1)))
 		}, ""},
