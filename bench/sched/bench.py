@@ -69,7 +69,9 @@ def full(program: Path, data: Path, args: argparse.Namespace) -> list[Row]:
         name = "" if nodes == FULL else f" at {nodes} nodes"
         say(
             f"  {nodes} nodes: {got['ranksPerSecond']:.0f} ranks/s, decision p50 {got['p50']:.1f} ms, "
-            f"p99 {got['p99']:.1f} ms, {got['memory']:.0f} MB; {got['waiting']} gangs wait, "
+            f"p99 {got['p99']:.1f} ms, {got['memory']:.0f} MB; in the thread that decides "
+            f"{got['threadP50']:.1f} and {got['threadP99']:.1f} ms, on the wall {got['wallP50']:.1f} and "
+            f"{got['wallP99']:.1f} ms; {got['waiting']} gangs wait, "
             f"{got['byCountAlone']:.0f} % of them would fit by count alone, {got['placed']} were placed in "
             f"{args.events} events; {got['idleTried']} placements were looked for when nothing had changed"
         )

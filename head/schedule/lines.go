@@ -33,7 +33,18 @@ type spans struct {
 
 type lineKey struct {
 	class, avoid, access string
+	look                 look
 }
+
+// look is what a start is looked for for. Each kind goes on from about the turn where it was
+// last, so that each has lines of its own: few nodes have changed for them.
+type look int8
+
+const (
+	lookOn    look = iota // the plan is gone on with, turn by turn
+	lookFirst             // nothing is planned before it
+	lookLate              // little is planned after it
+)
 
 // span is n bundles of room on a node; none at one moment: the room there is another one
 // from then on.
@@ -51,9 +62,9 @@ func spansByTo(a, b span) int {
 	return cmp.Or(cmp.Compare(a.to, b.to), cmp.Compare(a.node, b.node), cmp.Compare(a.from, b.from))
 }
 
-// lineOf is the line of a class, brought up to date.
+// lineOf is the line of a class for a look, brought up to date.
 func (p *profile) lineOf(r *Request, d *demand, c *class) *line {
-	key := lineKey{class: c.key, access: p.accessOf(r)}
+	key := lineKey{class: c.key, access: p.accessOf(r), look: p.look}
 	if len(d.avoid) > 0 {
 		key.avoid = fmt.Sprintf("%q", sortedKeys(d.avoid))
 	}
@@ -174,7 +185,7 @@ func (p *profile) spans(l *line, ni int, out []span) []span {
 		return out
 	}
 	t := &p.nodes[ni]
-	p.work += len(t.running) + len(t.planned) + len(t.closed)
+	p.work += 4 + len(t.running) + len(t.planned) + len(t.closed)
 	changes := p.happens[:0]
 	state := p.blank(ni)
 	shut := 0

@@ -32,6 +32,7 @@ type profile struct {
 	relative []*Holder
 	agenda
 	view view
+	look look
 
 	// trial is a preemption that is looked into.
 	trial trial

@@ -245,6 +245,7 @@ func (c *cycle) looks(e *plannedStart, r *Request) bool {
 	p := c.times
 	switch {
 	case c.age == 0:
+		p.look = lookOn
 		return e == nil || e.broken
 	case e != nil && !e.broken:
 		if e.grown == c.free.grown {
@@ -258,6 +259,14 @@ func (c *cycle) looks(e *plannedStart, r *Request) bool {
 	fresh := e == nil && c.timely.left
 	// What one start takes may have to be looked for again for all after it.
 	promised := !c.timely.some || e != nil && e.broken && p.after(e.turn) <= promiseAfter
+	switch {
+	case !c.timely.some:
+		p.look = lookFirst
+	case c.replan:
+		p.look = lookOn
+	default:
+		p.look = lookLate
+	}
 	if !fresh && (c.replan && p.work < replanWork || promised && p.work < promiseWork) {
 		return true
 	}
