@@ -12,7 +12,9 @@ import (
 // Account is what is charged to a tenant, a queue or a capacity. It is written in the
 // entry that changes the holds behind it, so that it always is their sum (P8).
 type Account struct {
-	ID string `json:"id"` // queue/NAME, capacity/NAME or capacity/NAME/DOMAIN
+	// ID is queue/NAME, capacity/NAME or capacity/NAME/DOMAIN; own/NAME and held follow what
+	// is kept for whom, see bill.lends.
+	ID string `json:"id"`
 	// Charged is what placed groups hold. A released hold is no longer charged to tenant
 	// and queue; to a node and a capacity it is until nothing can use it any more (P2).
 	Charged api.Amounts `json:"charged,omitempty"`
@@ -129,6 +131,9 @@ type bill struct {
 	by    map[string]map[due]int64
 	paths map[[2]string][]string
 	tree  *api.Tree
+	// kept are the things that are followed for what is not lent, once looked.
+	kept   []string
+	looked bool
 }
 
 // due is one line of an account: of what, and whether it is work that may not be preempted.
@@ -188,12 +193,14 @@ func (b *bill) uses(h *Hold, sign int64) {
 func (b *bill) turn(was, is *Hold) {
 	if was != nil {
 		b.uses(was, -1)
+		b.lends(was, -1)
 		if !was.Releasing {
 			b.quota(was, -1)
 		}
 	}
 	if is != nil {
 		b.uses(is, 1)
+		b.lends(is, 1)
 		if !is.Releasing {
 			b.quota(is, 1)
 		}
@@ -203,7 +210,7 @@ func (b *bill) turn(was, is *Hold) {
 // over says which limit or guarantee the bill would break; "": none. What only shrinks
 // breaks none, also where a limit was lowered below what is charged. What may not be
 // preempted stays within the guarantees of its tenant and queue, other work within limits
-// alone; that nothing is taken which others do not lend is the scheduler's to see to.
+// alone.
 func (b *bill) over() string {
 	tree := b.t.Tree()
 	for _, id := range b.order {
@@ -228,7 +235,11 @@ func (b *bill) over() string {
 				}
 				continue
 			}
-			name, domain, _ := strings.Cut(strings.TrimPrefix(id, accountCapacity), "/")
+			rest, ok := strings.CutPrefix(id, accountCapacity)
+			if !ok {
+				continue // of what is kept, see overLent
+			}
+			name, domain, _ := strings.Cut(rest, "/")
 			c := b.t.Capacity(name)
 			if c == nil {
 				return fmt.Sprintf("there is no capacity %s", name)

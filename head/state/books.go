@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sort"
@@ -163,7 +164,7 @@ func (k *taking) write() error {
 	for _, h := range k.holds {
 		b.turn(k.t.Hold(h.ID), h)
 	}
-	if why := b.over(); why != "" {
+	if why := cmp.Or(b.over(), b.overLent(&k.g.Spec)); why != "" {
 		return errors.New(why)
 	}
 	b.write()

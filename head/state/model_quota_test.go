@@ -29,6 +29,10 @@ func (w *world) declare() {
 		owner = []string{"a", "b"}[w.draw("owner", 2)]
 	}
 	c := PutQueues{Queues: []api.Queue{{Name: "a", Tenant: true}, {Name: "b", Tenant: true}, {Name: "q", Parent: owner}}}
+	if w.draw("lends", 2) == 0 { // P8 is then checked of what is kept, too
+		b := &c.Queues[1]
+		b.Guaranteed, b.Lend = api.Amounts{{Of: "cpu", N: 100_000}}, api.Amounts{{Of: "cpu", N: int64(100_000 - 1000*w.draw("kept", 6))}}
+	}
 	for i := range c.Queues {
 		if q := &c.Queues[i]; w.draw("limited", 3) > 0 {
 			limits[q.Name] = int64(1000 * w.draw("limit", 12))
