@@ -164,6 +164,12 @@ func (c *Cluster) check() []string {
 	if k := c.Checkpoints; k != nil && (k.Interval <= 0 || k.Save < 0) {
 		bad("checkpoints: interval is above zero, save not negative")
 	}
+	if j := &c.Jobs; j.CPU < 0 || j.CPU > schedule.MaxCPU || j.Memory < 0 || j.Memory > schedule.MaxMemory || j.AboveGPUs < 0 {
+		bad("jobs has cpu, memory or aboveGPUs below zero or beyond what a machine has")
+	}
+	if l := c.Jobs.Level; l != "" && !seen[l] {
+		bad("jobs.level %.80q is none of the levels that the file declares", l)
+	}
 	if n := c.Jobs.Doublings; n < 0 || n > mostDoublings {
 		bad("jobs.doublings is %d: 0 to %d", n, mostDoublings)
 	}

@@ -52,7 +52,7 @@ func Due(ctx context.Context, rule string, t *Trace, milli int64, o DueOptions, 
 	}
 	res := &Result{Jobs: make([]Outcome, len(t.Jobs))}
 	var live []*dueRun
-	next, done := 0, 0
+	next, done, last := 0, 0, time.Duration(0)
 	for i := range t.Jobs {
 		res.Jobs[i].Job = &t.Jobs[i]
 	}
@@ -64,6 +64,8 @@ func Due(ctx context.Context, rule string, t *Trace, milli int64, o DueOptions, 
 		if !some {
 			break
 		}
+		book(t, res, live, last, now)
+		last = now
 		live = slices.DeleteFunc(live, func(d *dueRun) bool {
 			if d.has < 0 || d.ends(o.Speedup) > now {
 				return false
@@ -89,6 +91,21 @@ func Due(ctx context.Context, rule string, t *Trace, milli int64, o DueOptions, 
 		}
 	}
 	return res, nil
+}
+
+// book puts what jobs have held since the last moment into their books; what they held to
+// start or to change their size is lost.
+func book(t *Trace, res *Result, live []*dueRun, last, now time.Duration) {
+	for _, d := range live {
+		if d.has < 0 {
+			continue
+		}
+		out, milli := &res.Jobs[d.job], float64(t.Jobs[d.job].Milli()<<d.has)
+		held, pause := (now - last).Seconds(), max(0, min(now, d.since)-last).Seconds()
+		out.Busy += held * milli
+		out.Lost += pause * milli
+		out.Useful += (held - pause) * milli
+	}
 }
 
 // nextMoment is the next arrival or completion.
@@ -130,8 +147,13 @@ func resize(rule string, t *Trace, res *Result, live []*dueRun, milli int64, now
 				}
 				out.Restarts++
 			}
-			if k < 0 {
+			switch {
+			case k < 0:
 				out.Evictions++
+			case d.has >= 0 && k > d.has:
+				out.Grown++
+			case k < d.has:
+				out.Shrunk++
 			}
 			d.has, d.since = k, now+o.Change
 			if !out.Ran && k >= 0 {

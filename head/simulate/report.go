@@ -36,6 +36,8 @@ type Report struct {
 	Failures      int64   `json:"failures"` // of nodes, devices and programs
 	Restarts      int64   `json:"restarts"`
 	Preemptions   int64   `json:"preemptions"`
+	Grown         int64   `json:"grown"` // changes of size
+	Shrunk        int64   `json:"shrunk"`
 	Deadlines     int     `json:"deadlines"`
 	Missed        int     `json:"deadlinesMissed"`
 	// Why says, for jobs that failed or never started, what kept them; at most 100.
@@ -87,6 +89,8 @@ func NewReport(t *Trace, r *Result, policy string, seed uint64, gpus int64) *Rep
 		out.SavingGPUHours += o.Saving / 1000 / 3600
 		out.Restarts += o.Restarts
 		out.Preemptions += o.Evictions
+		out.Grown += o.Grown
+		out.Shrunk += o.Shrunk
 		if d := o.Job.Deadline; d != 0 {
 			out.Deadlines++
 			if !o.Done || o.Ended > d {
@@ -181,6 +185,9 @@ func (r *Report) Rows() [][2]string {
 		{"GPUs", fmt.Sprintf("%d, %s held; of the free ones %s on nodes in use", r.GPUs, percent(r.Utilisation), percent(r.Fragmentation))},
 		{"GPU-hours", fmt.Sprintf("%.0f held, %.0f of them lost, %.0f to save", r.GPUHours, r.LostGPUHours, r.SavingGPUHours)},
 		{"failures", fmt.Sprintf("%d, %d restarts, %d preemptions", r.Failures, r.Restarts, r.Preemptions)},
+	}
+	if r.Grown+r.Shrunk > 0 {
+		out = append(out, [2]string{"sizes", fmt.Sprintf("%d times larger, %d times smaller", r.Grown, r.Shrunk)})
 	}
 	if r.Deadlines > 0 {
 		out = append(out, [2]string{"deadlines", fmt.Sprintf("%d of %d met, %s", r.Deadlines-r.Missed, r.Deadlines, percent(float64(r.Deadlines-r.Missed)/float64(r.Deadlines)))})

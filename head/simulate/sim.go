@@ -130,8 +130,16 @@ type Result struct {
 
 // Run plays a trace on a cluster.
 func Run(ctx context.Context, c *Cluster, t *Trace, o Options) (*Result, error) {
+	s, err := newSim(c, t, o)
+	if err != nil {
+		return nil, err
+	}
+	return s.play(ctx)
+}
+
+func newSim(c *Cluster, t *Trace, o Options) (*sim, error) {
 	o.Speedup = cmp.Or(o.Speedup, schedule.UsualSpeedup)
-	if o.Speedup <= 1 || o.Speedup > 2 {
+	if !(o.Speedup > 1 && o.Speedup <= 2) {
 		return nil, fmt.Errorf("a speedup of %g with twice the ranks: above 1 and at most 2", o.Speedup)
 	}
 	store, err := state.New()
@@ -150,14 +158,16 @@ func Run(ctx context.Context, c *Cluster, t *Trace, o Options) (*Result, error) 
 	}
 	s.planner.Clock, s.planner.PlanAge = o.Clock, c.Policy.PlanAge.D()
 	s.result.Waiting = map[string]string{}
-	if err := s.begin(); err != nil {
-		return nil, err
-	}
+	return s, s.begin()
+}
+
+// play lets everything happen, one instant after the other.
+func (s *sim) play(ctx context.Context) (*Result, error) {
 	for len(s.events) > 0 && s.left > 0 {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if at := s.events[0].at; o.Until > 0 && at > o.Until {
+		if at := s.events[0].at; s.Until > 0 && at > s.Until {
 			break
 		}
 		if err := s.instant(); err != nil {
