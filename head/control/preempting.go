@@ -27,12 +27,17 @@ func (h *Head) replaceWait(v *state.View) time.Duration {
 	return h.Timing.Replace
 }
 
-// makeRoom proposes what the scheduler decided on preemption: who leaves for whom, with
-// what is claimed in the same entry, and which claims cannot come true any more.
-func (h *Head) makeRoom(ctx context.Context, r *schedule.Result) {
+// unclaim drops the claims that cannot come true any more; what they kept is planned anew in
+// the same decision.
+func (h *Head) unclaim(ctx context.Context, r *schedule.Result) {
 	for _, u := range r.Unclaims {
 		h.try(ctx, state.KindDropClaim, state.DropClaim{Group: u.Group, Why: u.Why})
 	}
+}
+
+// makeRoom proposes what the scheduler decided on preemption: who leaves for whom, with
+// what is claimed in the same entry.
+func (h *Head) makeRoom(ctx context.Context, r *schedule.Result) {
 	for _, c := range gang.Preemptions(r, h.Clock.Now().Add(evictedWithin).UnixNano()) {
 		h.try(ctx, state.KindPreempt, c)
 	}

@@ -32,6 +32,7 @@ func (h *Head) schedule(ctx context.Context) {
 	if r == nil {
 		return
 	}
+	h.unclaim(ctx, r) // what was claimed may be placed on at once
 	for i := range r.Decisions {
 		if d := &r.Decisions[i]; d.Bundles != nil {
 			h.try(ctx, state.KindPlaceGroup, state.PlaceGroup{Group: d.Group, Placement: d.Bundles})

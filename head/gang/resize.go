@@ -12,34 +12,13 @@ import (
 // mostSizes bounds how many smaller sizes are tried.
 const mostSizes = 64
 
-// bundlesByRank lists a group's bundles in the order of the ranks that used them last;
-// those that no rank used come after, in their own order.
-func bundlesByRank(j *state.Job, g *state.Group) []int {
-	order := make([]int, 0, len(g.Placed))
-	seen := make([]bool, len(g.RankBundles()))
-	if last := j.Last(); last != nil {
-		for _, r := range last.Ranks {
-			if r.Bundle >= 0 && r.Bundle < int64(len(seen)) && !seen[r.Bundle] {
-				seen[r.Bundle] = true
-				order = append(order, int(r.Bundle))
-			}
-		}
-	}
-	for i := range seen {
-		if !seen[i] {
-			order = append(order, i)
-		}
-	}
-	return order
-}
-
 // sized places a job's own group with n bundles: those that stand keep their place, the
 // lowest ranks first, and the scheduler is asked for what is missing. It answers nil when
 // that does not fit now.
 func (c Cluster) sized(j *state.Job, g *state.Group, n int64) *state.ResizeGroup {
 	out := &state.ResizeGroup{Group: g.ID}
 	stays, avoid := map[string]bool{}, c.avoided(j.ID)
-	for _, i := range bundlesByRank(j, g) {
+	for _, i := range j.BundlesByRank(g) {
 		if b := g.Placed[i]; c.Stands(b) && avoid[b.Node] == "" && int64(len(out.From)) < n {
 			out.Placement = append(out.Placement, api.Placed{Bundle: int64(len(out.From)), Node: b.Node, Devices: b.Devices})
 			out.From = append(out.From, int64(i))

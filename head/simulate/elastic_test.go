@@ -115,3 +115,12 @@ func TestTimeLimit(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 }
+
+// What a gang that shrinks gives back is what was claimed: the bundles of its highest ranks,
+// also when it has more than ten, which other orders mix up.
+func TestShrinksToItsLowestRanks(t *testing.T) {
+	r := play(t, saving(2), sized(t, "0,20h,16,8|16,0,true,,20h", "5h,1h,8,,10,,,1h"), Options{Check: true})
+	if low, high := r.Jobs[0], r.Jobs[1]; r.Unclaimed != 0 || low.Shrunk != 1 || low.Evictions != 0 || high.Wait() > 2*time.Minute {
+		t.Errorf("%d claims came to nothing; low %+v, high %+v", r.Unclaimed, low, high)
+	}
+}

@@ -61,15 +61,21 @@ func (s *sim) movesOn(i int, d *supervise.Decision) (again bool, err error) {
 	return true, nil
 }
 
-// evict carries out what the scheduler decided on preemption: one entry for each group
-// that others leave or shrink for.
-func (s *sim) evict(r *schedule.Result) error {
+// unclaim drops the claims that cannot come true any more.
+func (s *sim) unclaim(r *schedule.Result) error {
 	for _, u := range r.Unclaims {
 		if err := s.must(state.KindDropClaim, state.DropClaim{Group: u.Group, Why: u.Why}); err != nil {
 			return err
 		}
+		s.result.Unclaimed++
 		s.dirty = true
 	}
+	return nil
+}
+
+// evict carries out what the scheduler decided on preemption: one entry for each group
+// that others leave or shrink for.
+func (s *sim) evict(r *schedule.Result) error {
 	for _, cmd := range gang.Preemptions(r, 0) {
 		r, err := s.propose(state.KindPreempt, cmd)
 		if err != nil {

@@ -124,6 +124,8 @@ type Result struct {
 	Longest  time.Duration
 	Phases   []schedule.Phase
 	Failures int64
+	// Unclaimed counts claims that came to nothing.
+	Unclaimed int64
 	// Waiting says, for jobs that never started, why they waited at the end.
 	Waiting map[string]string
 }
@@ -359,6 +361,9 @@ func (s *sim) plan() error {
 		return nil
 	}
 	r := s.cycle(snap)
+	if err := s.unclaim(r); err != nil {
+		return err
+	}
 	for i := range r.Decisions {
 		d := &r.Decisions[i]
 		if d.Bundles == nil {

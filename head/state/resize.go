@@ -19,6 +19,28 @@ type ResizeGroup struct {
 	Why       string       `json:"why"`
 }
 
+// BundlesByRank lists a group's bundles in the order of the ranks that used them last;
+// those that no rank used come after, in their own order. A gang that
+// shrinks keeps the first of them.
+func (j *Job) BundlesByRank(g *Group) []int {
+	order := make([]int, 0, len(g.Placed))
+	seen := make([]bool, len(g.RankBundles()))
+	if last := j.Last(); last != nil {
+		for _, r := range last.Ranks {
+			if r.Bundle >= 0 && r.Bundle < int64(len(seen)) && !seen[r.Bundle] {
+				seen[r.Bundle] = true
+				order = append(order, int(r.Bundle))
+			}
+		}
+	}
+	for i := range seen {
+		if !seen[i] {
+			order = append(order, i)
+		}
+	}
+	return order
+}
+
 func resizeGroup(t *tx, c ResizeGroup) any {
 	g := t.Group(c.Group)
 	if g == nil {

@@ -3,6 +3,7 @@ package survey
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/troupe-runtime/troupe/head/schedule"
@@ -121,6 +122,9 @@ func Holders(v *state.View, group string) []*schedule.Holder {
 			x.Nodes = append(x.Nodes, hold.Node)
 		}
 	}
+	if kept != nil && kept.Sizes != nil {
+		keepsFirst(v, group, kept)
+	}
 	var out []*schedule.Holder
 	for _, x := range []*schedule.Holder{kept, leaving} {
 		if x != nil {
@@ -128,6 +132,32 @@ func Holders(v *state.View, group string) []*schedule.Holder {
 		}
 	}
 	return out
+}
+
+// keepsFirst puts the bundles of a group that may shrink into the order in which it keeps
+// them, so that the scheduler knows what it would give back.
+func keepsFirst(v *state.View, group string, x *schedule.Holder) {
+	g := v.Group(group)
+	if g == nil {
+		return
+	}
+	j := v.Job(g.Job)
+	if j == nil || len(g.Placed) != len(x.Bundles) {
+		return
+	}
+	bundles := make([]schedule.Held, 0, len(x.Bundles))
+	for _, i := range j.BundlesByRank(g) {
+		b := g.Placed[i]
+		for _, h := range x.Bundles {
+			if h.Node == b.Node && slices.Equal(h.Devices, b.Devices) {
+				bundles = append(bundles, h)
+				break
+			}
+		}
+	}
+	if len(bundles) == len(x.Bundles) {
+		x.Bundles = bundles
+	}
 }
 
 func newHolder(v *state.View, group string, releasing bool) *schedule.Holder {
