@@ -60,7 +60,7 @@ same answer. docs/how-to/simulate.md describes both files.`,
 	l.StringVar(&f.cluster, "cluster", "", "`FILE`: the cluster, YAML or JSON; or NODESxGPUS, as 80x8")
 	l.StringVar(&f.trace, "trace", "", "`FILE`: the jobs, CSV or JSON lines; - for stdin")
 	l.StringVar(&f.policy, "policy", defaultPolicy, "`name`: troupe, or a plain rule on counts: "+plainNames())
-	l.Float64Var(&f.speedup, "speedup", 1.8, "`F`: of edf and elastic: how much faster twice the GPUs make a job")
+	l.Float64Var(&f.speedup, "speedup", 1.8, "`F`: how much faster twice the GPUs make a job that may have other sizes")
 	l.IntVar(&f.due.Doublings, "doublings", 2, "`N`: of elastic: how often a job may get twice the GPUs")
 	l.DurationVar(&f.due.Change, "change", 30*time.Second, "`time`: of edf and elastic: what a start or another size costs")
 	l.Uint64Var(&f.seed, "seed", 1, "`N`: of everything that is drawn")
@@ -122,7 +122,7 @@ func (a *app) simulate(ctx context.Context, f simulateFlags) error {
 	switch f.policy {
 	case defaultPolicy:
 		r, err = simulate.Run(ctx, cluster, trace, simulate.Options{
-			Seed: f.seed, Until: f.until, Progress: bar.show, Clock: func() time.Duration { return time.Since(began) },
+			Seed: f.seed, Until: f.until, Speedup: f.due.Speedup, Progress: bar.show, Clock: func() time.Duration { return time.Since(began) },
 		})
 	case simulate.DueFixed, simulate.DueElastic:
 		r, err = simulate.Due(ctx, f.policy, trace, 1000*cluster.GPUs(), f.due, bar.show)
@@ -130,6 +130,9 @@ func (a *app) simulate(ctx context.Context, f simulateFlags) error {
 		r, err = simulate.Plain(ctx, schedule.PlainRule(f.policy), trace, 1000*cluster.GPUs(), bar.show)
 	}
 	bar.end()
+	if bad, ok := errors.AsType[simulate.ClusterError](err); ok {
+		return malformed("troupe simulate --help", "%s: %v", f.cluster, bad)
+	}
 	if err != nil {
 		return err
 	}

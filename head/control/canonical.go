@@ -3,12 +3,12 @@ package control
 import (
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"sort"
 	"time"
 
 	"github.com/troupe-runtime/troupe/elastic/checkpoint"
 	"github.com/troupe-runtime/troupe/elastic/plan"
+	"github.com/troupe-runtime/troupe/head/declare"
 	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -27,8 +27,6 @@ const (
 	defaultCPU      = unit.MilliCPU(10) // of each rank
 )
 
-var nameRE = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
-
 // canonical fills defaults and checks a spec; every wrong field is named at once.
 func canonical(s api.JobSpec) (api.JobSpec, []api.FieldError) {
 	var errs []api.FieldError
@@ -36,7 +34,7 @@ func canonical(s api.JobSpec) (api.JobSpec, []api.FieldError) {
 		errs = append(errs, api.FieldError{Pointer: pointer, Detail: fmt.Sprintf(format, args...)})
 	}
 	name := func(pointer, v string) {
-		if !nameRE.MatchString(v) {
+		if !declare.IsName(v) {
 			bad(pointer, "%q: 1 to 63 letters, digits, '.', '_' or '-', with a letter or digit at both ends", cut(v, 80))
 		}
 	}

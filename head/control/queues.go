@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/troupe-runtime/troupe/elastic/plan"
+	"github.com/troupe-runtime/troupe/head/declare"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -84,7 +85,7 @@ func (h *Head) PutQueues(ctx context.Context, r api.QueuesRequest) error {
 			return conflict("troupe queue remove "+q.Name, "%s stands below %s; remove it first, or give it another parent", q.Name, q.Parent)
 		}
 	}
-	if errs := checkQueues(r.Queues, others, v); len(errs) > 0 {
+	if errs := declare.Queues(r.Queues, others, v); len(errs) > 0 {
 		return invalid(errs)
 	}
 	return h.change(ctx, state.KindPutQueues, state.PutQueues{

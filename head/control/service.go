@@ -14,6 +14,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	headapi "github.com/troupe-runtime/troupe/head/api"
+	"github.com/troupe-runtime/troupe/head/declare"
 	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
@@ -317,7 +318,7 @@ func (h *Head) CreateGroup(ctx context.Context, spec api.GroupSpec, key headapi.
 		}
 	}
 	errs := schedule.Validate(spec)
-	if spec.Name != "" && !nameRE.MatchString(spec.Name) {
+	if spec.Name != "" && !declare.IsName(spec.Name) {
 		errs = append(errs, api.FieldError{Pointer: "/name", Detail: fmt.Sprintf("%q is not a name", cut(spec.Name, 80))})
 	}
 	if len(errs) > 0 {

@@ -3,7 +3,10 @@ package simulate
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 
+	"github.com/troupe-runtime/troupe/head/declare"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -31,7 +34,7 @@ func (s *sim) begin() error {
 	}
 	for i, n := range s.cluster.machines() {
 		if _, twice := s.byNode[n.id]; twice {
-			return fmt.Errorf("two nodes are named %s; give the groups of nodes names of their own", n.id)
+			return ClusterError{fmt.Sprintf("two nodes are named %s; give the groups of nodes names of their own", n.id)}
 		}
 		s.byNode[n.id] = i
 		s.nodes = append(s.nodes, s.machine(n))
@@ -57,10 +60,29 @@ func (s *sim) begin() error {
 	return nil
 }
 
-// settle declares what the cluster file says beside its nodes, by the commands of an
-// operator.
+// ClusterError is what is wrong with what a cluster file declares beside its nodes.
+type ClusterError []string
+
+// Error lists it in one line.
+func (e ClusterError) Error() string { return strings.Join(e, "; ") }
+
+// settle declares what the cluster file says beside its nodes, checked and by the commands
+// as if an operator did.
 func (s *sim) settle() error {
 	c := s.cluster
+	var bad ClusterError
+	check := func(at string, errs []api.FieldError) {
+		for _, e := range errs {
+			bad = append(bad, strings.TrimPrefix(at+fieldOf(e.Pointer), ".")+": "+e.Detail)
+		}
+	}
+	check("levels", schedule.ValidateLevels(c.Levels))
+	for i := range c.Capacities {
+		check(fmt.Sprintf("capacities[%d]", i), declare.Capacity(&c.Capacities[i]))
+	}
+	if len(bad) > 0 {
+		return bad
+	}
 	settings := state.PutSettings{Policy: &c.Policy.SchedulerPolicy}
 	if len(c.Levels) > 0 {
 		settings.Levels = &c.Levels
@@ -68,23 +90,45 @@ func (s *sim) settle() error {
 	if err := s.must(state.KindPutSettings, settings); err != nil {
 		return err
 	}
+	if len(c.Capacities) > 0 {
+		if err := s.must(state.KindPutCapacities, state.PutCapacities{Capacities: c.Capacities}); err != nil {
+			return err
+		}
+	}
+	if check("", declare.Queues(c.Queues, nil, s.store.View())); len(bad) > 0 {
+		return bad
+	}
 	if len(c.Queues) > 0 {
 		if err := s.must(state.KindPutQueues, state.PutQueues{Queues: c.Queues, Whole: true}); err != nil {
 			return err
 		}
 		s.tree = s.store.View().Tree()
 	}
-	if len(c.Capacities) > 0 {
-		if err := s.must(state.KindPutCapacities, state.PutCapacities{Capacities: c.Capacities}); err != nil {
-			return err
+	for i := range c.Reservations {
+		r := &c.Reservations[i]
+		if check(fmt.Sprintf("reservations[%d]", i), declare.Reservation(r, s.store.View(), s.time())); len(bad) > 0 {
+			return bad
 		}
-	}
-	for _, r := range c.Reservations {
-		if err := s.must(state.KindPutReservation, state.PutReservation{Reservation: r}); err != nil {
+		if err := s.must(state.KindPutReservation, state.PutReservation{Reservation: *r}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// fieldOf turns a pointer into the words of a file: /queues/0/name is queues[0].name.
+func fieldOf(pointer string) string {
+	var b strings.Builder
+	for _, word := range strings.Split(strings.TrimPrefix(pointer, "/"), "/") {
+		switch _, err := strconv.Atoi(word); {
+		case word == "":
+		case err == nil:
+			b.WriteString("[" + word + "]")
+		default:
+			b.WriteString("." + word)
+		}
+	}
+	return b.String()
 }
 
 func (s *sim) machine(n node) machine {

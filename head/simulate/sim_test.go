@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -201,10 +202,35 @@ func TestBadClusters(t *testing.T) {
 		{`{"nodes":[{"count":1}],"checkpoints":{"interval":"0s","save":"1s"}}`, "interval is above zero"},
 		{`{"nodes":[{"count":1}],"policy":{"order":"luck"}}`, "fair, fifo, short, deadline"},
 		{`{"nodes":[{"count":1}],"policy":{"planAge":"-1s"}}`, "negative"},
+		{`{"nodes":[{"count":1}],"policy":{"growAfter":"9000h"}}`, "policy.growAfter is 9000h"},
+		{`{"nodes":[{"count":1}],"jobs":{"doublings":11}}`, "jobs.doublings is 11: 0 to 10"},
+		{`{"nodes":[{"count":1}],"jobs":{"aboveGPUs":-1}}`, "below zero"},
+		{`{"nodes":[{"count":1}],"jobs":{"level":"rack"}}`, `jobs.level "rack" is none of the levels`},
 		{`{"nodes":[{"count":1}],"nodez":1}`, "nodez"},
 		{`{"nodes":[{"count":1}]} {}`, "more than one document"},
 	} {
 		if _, err := ParseCluster("c", []byte(c.in)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.in, err, c.want)
+		}
+	}
+	// What is declared is checked as a head checks it.
+	const node = `{"nodes":[{"count":1,"gpus":8,"every":{"rack":1}}],`
+	for _, c := range []struct{ in, want string }{
+		{node + `"queues":[{"name":"a","tenant":true,"parent":"b"},{"name":"b","tenant":true,"parent":"a"}]}`, "queues[0].parent: "},
+		{node + `"queues":[{"name":"a","tenant":true,"guaranteed":{"gpu":8000},"limit":{"gpu":4000}}]}`, "queues[0].limit.gpu"},
+		{node + `"queues":[{"name":"-","tenant":true}]}`, "queues[0].name: "},
+		{node + `"capacities":[{"name":"storage","total":-5}]}`, "capacities[0].total: -5"},
+		{node + `"capacities":[{"total":5}]}`, "capacities[0].name: "},
+		{node + `"levels":[{"name":"rack","label":"rack"},{"name":"row","label":"rack"}]}`, "levels[1]"},
+		{node + `"reservations":[{"name":"r","start":"2026-03-01T08:00:00Z","end":"2026-02-01T08:00:00Z","maintenance":"x","count":1}]}`, "reservations[0].end: it ends before it starts"},
+		{node + `"reservations":[{"name":"r","start":"2026-03-01T08:00:00Z","end":"2026-04-01T08:00:00Z","maintenance":"x","nodes":["far"]}]}`, `reservations[0].nodes[0]: there is no node "far"`},
+		{node + `"reservations":[{"name":"r","start":"1990-03-01T08:00:00Z","end":"1990-04-01T08:00:00Z","maintenance":"x","count":1}]}`, "reservations[0].end: it is over already"},
+	} {
+		cluster, err := ParseCluster("c", []byte(c.in))
+		if err == nil {
+			_, err = Run(t.Context(), cluster, jobs(t, "0 1 1"), Options{})
+		}
+		if _, ok := errors.AsType[ClusterError](err); !ok || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.in, err, c.want)
 		}
 	}
