@@ -46,27 +46,6 @@ type nodeState struct {
 	limit          int64 // bundles that it may hold in all; 0: what fits
 }
 
-// gpuState is what of a device is free, small enough to be copied with its node.
-type gpuState struct {
-	*device
-	usable  int64
-	free    int64
-	share   int64 // thousandths left
-	healthy bool
-}
-
-// device is what of a device is the same whoever holds it.
-type device struct {
-	uuid, model string
-	why         string // it is not healthy
-}
-
-// same reports whether two states of devices differ in nothing.
-func (g *gpuState) same(h *gpuState) bool {
-	return g.usable == h.usable && g.free == h.free && g.share == h.share && g.healthy == h.healthy &&
-		(g.device == h.device || *g.device == *h.device)
-}
-
 // wholeShare is one device in thousandths.
 const wholeShare = 1000
 
@@ -222,41 +201,6 @@ func (n *nodeState) idle() bool {
 	return true
 }
 
-// untouched reports whether the whole device may go to one bundle: nobody holds any
-// of it (P2).
-func (g *gpuState) untouched() bool {
-	return g.healthy && g.share == wholeShare && g.free == g.usable
-}
-
-// suits reports whether a bundle of the class may have the whole device, were it free.
-func (g *gpuState) suits(c *class) bool { return g.usable >= c.gpuMem && !c.bars(g) }
-
-// bars: a quota does not allow the class devices of that model.
-func (c *class) bars(g *gpuState) bool {
-	return len(c.barred) > 0 && slices.Contains(c.barred, g.model)
-}
-
-// shareBytes is the memory that a share of this device takes.
-func (g *gpuState) shareBytes(c *class) int64 {
-	if c.gpuMem > 0 {
-		return c.gpuMem
-	}
-	// usable × share ÷ 1000 without the product overflowing.
-	return g.usable/wholeShare*c.share + g.usable%wholeShare*c.share/wholeShare
-}
-
-// shares is how many shares of the class the device has room for.
-func (g *gpuState) shares(c *class, limit int64) int64 {
-	if !g.healthy || c.bars(g) {
-		return 0
-	}
-	n := min(limit, g.share/c.share)
-	if b := g.shareBytes(c); b > 0 {
-		n = min(n, g.free/b)
-	}
-	return n
-}
-
 // count is how many bundles of one class the node holds beside what it holds now, at
 // most limit. It is exact: bundles of one class differ in nothing.
 func (n *nodeState) count(c *class, limit int64) int64 {
@@ -319,17 +263,6 @@ func (n *nodeState) takeFor(c *class, m *mix, allows []bool) (devices []int, ok 
 		devices = []int{best}
 	}
 	return devices, true
-}
-
-func (g *gpuState) takeShare(c *class) {
-	g.free -= g.shareBytes(c)
-	g.share -= c.share
-}
-
-// fuller orders devices for shares: the one with least left first, which keeps whole
-// devices whole.
-func fuller(a, b *gpuState) bool {
-	return cmp.Or(cmp.Compare(a.share, b.share), cmp.Compare(a.free, b.free)) < 0
 }
 
 // commit takes the spots of a whole gang out of the overlay and names them. chosen are the
