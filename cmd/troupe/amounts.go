@@ -61,29 +61,6 @@ func parseAmount(of, text string) (int64, error) {
 	return n, nil
 }
 
-// amountText is a quantity as people type it.
-func amountText(of string, n int64) string {
-	switch {
-	case of == "cpu":
-		return unit.MilliCPU(n).String()
-	case of == "memory":
-		return bytesText(n)
-	case of == "gpu" || strings.HasPrefix(of, "gpu:"):
-		if n%1000 == 0 {
-			return strconv.FormatInt(n/1000, 10)
-		}
-		return strings.TrimRight(fmt.Sprintf("%d.%03d", n/1000, n%1000), "0")
-	}
-	return strconv.FormatInt(n, 10)
-}
+func amountText(of string, n int64) string { return api.AmountText(of, n) }
 
-func amountsText(list api.Amounts) string {
-	words := make([]string, len(list))
-	for i, a := range list {
-		words[i] = a.Of + "=" + amountText(a.Of, a.N)
-	}
-	if len(words) == 0 {
-		return "-"
-	}
-	return strings.Join(words, ",")
-}
+func amountsText(list api.Amounts) string { return orDash(list.Text()) }

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,47 +46,9 @@ func cutList[T any](a *app, all []T) api.List[T] {
 func (a *app) reservationTable(rs []api.ReservationStatus) table {
 	t := table{head: []string{"NAME", "FOR", "WHAT", "HAS", "START", "END", "VERSION"}}
 	for _, r := range rs {
-		t.add(r.Name, reservedFor(r.Reservation), reservedWhat(r.Reservation), reservedHas(r), a.timeText(r.Start), a.timeText(r.End), fmt.Sprint(r.Index))
+		t.add(r.Name, r.For(), r.What(), orDash(r.HasText()), a.timeText(r.Start), a.timeText(r.End), fmt.Sprint(r.Index))
 	}
 	return t
-}
-
-func reservedFor(r api.Reservation) string {
-	switch {
-	case r.Maintenance != "":
-		return "maintenance: " + r.Maintenance
-	case r.Tenant != "":
-		return "tenant " + r.Tenant
-	case r.Queue != "":
-		return "queue " + r.Queue
-	}
-	return "job " + r.Job
-}
-
-func reservedWhat(r api.Reservation) string {
-	if len(r.Nodes) > 0 {
-		return strings.Join(r.Nodes, ",")
-	}
-	text := plural(r.Count, "node")
-	if r.Pool != "" {
-		text += " of pool " + r.Pool
-	}
-	if r.Level != "" {
-		text += " in one " + r.Level
-	}
-	return text
-}
-
-// reservedHas names the nodes that a reservation has got, and says how many it lacks.
-func reservedHas(r api.ReservationStatus) string {
-	var text []string
-	if len(r.Has) > 0 {
-		text = append(text, strings.Join(r.Has, ","))
-	}
-	if r.Lacks > 0 {
-		text = append(text, "lacks "+strconv.FormatInt(r.Lacks, 10))
-	}
-	return cmp.Or(strings.Join(text, ", "), "-")
 }
 
 func (a *app) reservationCreate() *cobra.Command {
@@ -125,7 +84,7 @@ func (a *app) reservationCreate() *cobra.Command {
 				return err
 			}
 			a.one(r.Reservation, r.Name, func() {
-				_, _ = fmt.Fprintf(a.out, "%s  %s for %s, %s to %s\n", r.Name, reservedWhat(r.Reservation), clean(reservedFor(r.Reservation)), a.timeText(r.Start), a.timeText(r.End))
+				_, _ = fmt.Fprintf(a.out, "%s  %s for %s, %s to %s\n", r.Name, r.What(), clean(r.For()), a.timeText(r.Start), a.timeText(r.End))
 			})
 			return nil
 		},

@@ -128,33 +128,5 @@ func (a *app) printDeclared(d api.Declared, names *nodeNames) {
 		p("link      %s: %s, checked %s", clean(what), clean(state), a.timeText(l.Checked))
 	}
 	p("half-life of use  %s", d.HalfLife)
-	p("scheduler  %s", policyText(d.Scheduler))
-}
-
-// policyText is what an operator set of the scheduler.
-func policyText(s api.SchedulerPolicy) string {
-	var parts []string
-	add := func(has bool, format string, args ...any) {
-		if has {
-			parts = append(parts, fmt.Sprintf(format, args...))
-		}
-	}
-	add(s.Order != "", "order %s", s.Order)
-	add(s.NoBackfill, "no backfill")
-	add(s.NoPreempt, "no preemption")
-	if s.Protect != nil {
-		add(true, "protects what has just started for %s", *s.Protect)
-	}
-	add(s.MaxLost > 0, "loses at most %d GPU-hours an hour to preemption", s.MaxLost)
-	add(s.LinkFresh > 0, "links fresh for %s", s.LinkFresh)
-	if s.GrowAfter != nil {
-		add(true, "lets elastic jobs grow after %s", *s.GrowAfter)
-	}
-	if s.Replacement != nil {
-		add(true, "keeps the place of a broken gang for %s", *s.Replacement)
-	}
-	if len(parts) == 0 {
-		return "as shipped"
-	}
-	return strings.Join(parts, "; ")
+	p("scheduler  %s", d.Scheduler.Text())
 }

@@ -113,6 +113,7 @@ func Table() []Route {
 		{Method: get, Pattern: "/ui/{$}", Need: Viewer, Kind: Page},
 		{Method: get, Pattern: "/ui/nodes", Need: Viewer, Kind: Page},
 		{Method: get, Pattern: "/ui/placement-groups", Need: Viewer, Kind: Page},
+		{Method: get, Pattern: "/ui/queue", Need: Viewer, Kind: Page},
 		{Method: get, Pattern: "/ui/jobs", Need: Viewer, Kind: Page},
 		{Method: get, Pattern: "/ui/jobs/{id}", Need: Viewer, Kind: Page},
 		{Method: get, Pattern: "/ui/actors", Need: Viewer, Kind: Page},

@@ -123,14 +123,16 @@ func (h *Head) QueueOrder(_ context.Context, name string) ([]api.OrderRow, uint6
 	if name != "" && v.Queue(name) == nil && v.QueueAccount(name) == nil && name != api.DefaultQueue {
 		return nil, 0, notFound("queue", name)
 	}
-	s := h.snapshotOf(v)
+	out := []api.OrderRow{}
+	result := h.plan(v)
+	if result == nil {
+		return out, v.Index(), nil
+	}
 	byID := map[string]*schedule.Request{}
-	for _, r := range s.Pending {
+	for _, r := range h.snapshotOf(v).Pending {
 		byID[r.ID] = r
 	}
-	result := schedule.NewPlanner().Plan(s, h.Clock.Now())
 	tree := v.Tree()
-	out := []api.OrderRow{}
 	for i := range result.Decisions {
 		d := &result.Decisions[i]
 		r := byID[d.Group]
@@ -141,6 +143,7 @@ func (h *Head) QueueOrder(_ context.Context, name string) ([]api.OrderRow, uint6
 			Position: int64(result.Position(d.Group)), Group: d.Group, Name: r.Name, User: r.User, Tenant: tenantOf(tree, r.Spec.Tenant, r.Spec.Queue), Queue: r.Spec.Queue,
 			Priority: r.Spec.Priority, Need: needOf(&r.Spec), Since: r.Since, Expect: unit.Duration(r.Expect), Start: d.Start,
 		}
+		row.Planned = plannedView(result, d.Group)
 		if d.Bundles == nil {
 			if rs := result.Why(d.Group); len(rs) > 0 {
 				row.Reason = &rs[0]

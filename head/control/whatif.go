@@ -32,9 +32,16 @@ func (h *Head) forecast(v *state.View, group string, w *api.Why) {
 		return
 	}
 	w.Position = int64(r.Position(group))
-	if f, ok := r.Forecast(group); ok {
-		w.Planned = &api.Planned{Start: f.Start, After: f.After, Assumptions: f.Assumptions, Nodes: f.Nodes}
+	w.Planned = plannedView(r, group)
+}
+
+// plannedView is when a waiting group is planned to start; nil: no start is planned.
+func plannedView(r *schedule.Result, group string) *api.Planned {
+	f, ok := r.Forecast(group)
+	if !ok {
+		return nil
 	}
+	return &api.Planned{Start: f.Start, After: f.After, Assumptions: f.Assumptions, Nodes: f.Nodes}
 }
 
 // whatIf says what would become of a waiting group if it were otherwise: with each of its

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -30,6 +31,10 @@ type Reader interface {
 	Actors(ctx context.Context) ([]api.Actor, uint64, error)
 	Checkpoints(ctx context.Context, run string) ([]api.Checkpoint, uint64, error)
 	LastEvents(ctx context.Context, object string, limit int) ([]api.Event, error)
+	Queues(ctx context.Context) ([]api.QueueStatus, uint64, error)
+	QueueOrder(ctx context.Context, name string) ([]api.OrderRow, uint64, error)
+	Declared(ctx context.Context) (api.Declared, error)
+	Why(ctx context.Context, target string, whatIf ...string) (api.Why, error)
 	Version() api.Version
 }
 
@@ -76,7 +81,7 @@ func New(o Options) (*Page, error) {
 	if p.now == nil {
 		p.now = time.Now
 	}
-	for _, name := range []string{"overview", "nodes", "groups", "jobs", "job", "actors", "events", "problem", "signedout"} {
+	for _, name := range []string{"overview", "queue", "nodes", "groups", "jobs", "job", "actors", "events", "problem", "signedout"} {
 		t, err := template.New("layout.html").Funcs(functions).ParseFS(files, "templates/layout.html", "templates/parts.html", "templates/"+name+".html")
 		if err != nil {
 			return nil, fmt.Errorf("dashboard: template %s: %w", name, err)
@@ -103,6 +108,7 @@ func New(o Options) (*Page, error) {
 func (p *Page) Handlers() map[string]http.Handler {
 	return map[string]http.Handler{
 		"/ui/{$}":              p.view("overview", "./", "Overview", p.overview),
+		"/ui/queue":            p.view("queue", "./", "Queue", p.queue),
 		"/ui/nodes":            p.view("nodes", "./", "Nodes", p.nodes),
 		"/ui/placement-groups": p.view("groups", "./", "Placement groups", p.groups),
 		"/ui/jobs":             p.view("jobs", "./", "Jobs", p.jobs),
@@ -118,7 +124,8 @@ type frame struct {
 	Title   string
 	Active  string // the entry of the navigation that this page is
 	Base    string // relative path to /ui/; every address is below it, so any prefix works
-	Here    string // this page, relative to itself
+	Here    string // this page as it is looked at, relative to itself, with its refresh
+	Still   string // the same without
 	Refresh int    // seconds; 0: no refresh
 	Paused  bool
 	Signed  bool
@@ -161,7 +168,20 @@ func (p *Page) frame(r *http.Request, title, base string) frame {
 	if here == "" {
 		here = "./"
 	}
-	return frame{Title: title, Base: base, Here: here, Now: p.now().UTC(), Version: p.r.Version().Version}
+	query := r.URL.Query()
+	query.Del("refresh")
+	still := url.Values{"refresh": {"off"}}
+	for k, v := range query {
+		still[k] = v
+	}
+	return frame{Title: title, Base: base, Here: address(here, query), Still: address(here, still), Now: p.now().UTC(), Version: p.r.Version().Version}
+}
+
+func address(path string, query url.Values) string {
+	if len(query) == 0 {
+		return path
+	}
+	return path + "?" + query.Encode()
 }
 
 func (p *Page) write(w http.ResponseWriter, r *http.Request, status int, name string, f frame) {

@@ -19,12 +19,16 @@ import (
 
 // reader answers with what it is given, or not at all.
 type reader struct {
-	status api.Status
-	nodes  []api.Node
-	groups []api.Group
-	jobs   []api.Job
-	job    api.Job
-	broken map[string]bool
+	status   api.Status
+	nodes    []api.Node
+	groups   []api.Group
+	jobs     []api.Job
+	job      api.Job
+	queues   []api.QueueStatus
+	order    []api.OrderRow
+	declared api.Declared
+	why      api.Why
+	broken   map[string]bool
 }
 
 var errBroken = errors.New("the inner cause")
@@ -57,6 +61,28 @@ func (r *reader) Checkpoints(context.Context, string) ([]api.Checkpoint, uint64,
 
 func (r *reader) LastEvents(context.Context, string, int) ([]api.Event, error) {
 	return nil, r.err("events")
+}
+func (r *reader) Queues(context.Context) ([]api.QueueStatus, uint64, error) {
+	return r.queues, 1, r.err("queues")
+}
+
+func (r *reader) QueueOrder(_ context.Context, name string) ([]api.OrderRow, uint64, error) {
+	if name == "gone" {
+		return nil, 0, &api.Problem{Title: "Not Found", Status: 404, Code: "TRP-A404", Detail: "there is no queue gone"}
+	}
+	return r.order, 1, r.err("order")
+}
+
+func (r *reader) Declared(context.Context) (api.Declared, error) {
+	return r.declared, r.err("declared")
+}
+
+func (r *reader) Why(_ context.Context, _ string, whatIf ...string) (api.Why, error) {
+	w := r.why
+	if len(whatIf) == 0 {
+		w.Alternatives = nil
+	}
+	return w, r.err("why")
 }
 func (r *reader) Version() api.Version { return api.Version{Version: "9.9.9"} }
 
@@ -114,6 +140,7 @@ func TestNoDataIsNotZero(t *testing.T) {
 func TestAPartThatFailsSaysSo(t *testing.T) {
 	for what, pages := range map[string][]string{
 		"status": {"/ui/"}, "jobs": {"/ui/", "/ui/jobs"}, "nodes": {"/ui/nodes"}, "groups": {"/ui/placement-groups"},
+		"queues": {"/ui/queue"}, "order": {"/ui/queue"}, "declared": {"/ui/queue"}, "why": {"/ui/jobs/x"},
 		"actors": {"/ui/actors"}, "events": {"/ui/", "/ui/events"},
 	} {
 		for _, page := range pages {

@@ -16,7 +16,26 @@ import (
 )
 
 var functions = template.FuncMap{
-	"glyph": glyph, "tone": tone, "ago": ago, "stamp": stamp, "clock": clock, "step": step,
+	"glyph": glyph, "tone": tone, "ago": ago, "until": until, "day": day, "span": func(d unit.Duration) string { return span(d.D()) }, "stamp": stamp, "clock": clock, "step": step,
+	"names": names,
+	"since": func(now, t time.Time) string {
+		if t.IsZero() {
+			return "no data"
+		}
+		return span(now.Sub(t))
+	},
+	"blocking": func(base string, reason *reasonView) any {
+		return struct {
+			Base   string
+			Reason *reasonView
+		}{base, reason}
+	},
+	"at": func(now time.Time, planned *api.Planned) any {
+		return struct {
+			Now     time.Time
+			Planned *api.Planned
+		}{now, planned}
+	},
 	"pair": func(caption string, events panel[api.Event]) any {
 		return struct {
 			Caption string
@@ -37,7 +56,7 @@ func glyph(state string) string {
 	case "warn":
 		return "◐"
 	case "held":
-		return "⏸"
+		return "‖"
 	}
 	return "○"
 }
@@ -46,15 +65,15 @@ func glyph(state string) string {
 // looks like one that waits.
 func tone(state string) string {
 	switch state {
-	case string(api.Running), string(api.GroupPlaced), string(api.NodeReady), "ALIVE", "running", "committed":
+	case string(api.Running), string(api.GroupPlaced), string(api.NodeReady), "ALIVE", "running", "committed", "open", "active":
 		return "good"
-	case string(api.Succeeded), string(api.GroupRemoved), string(api.Stopped), "DEAD":
+	case string(api.Succeeded), string(api.GroupRemoved), string(api.Stopped), "DEAD", "over":
 		return "done"
 	case string(api.Failed), string(api.NodeLost), string(api.Preempted), "failed", "rolled-back":
 		return "bad"
 	case string(api.Recovering), string(api.Draining), string(api.Stopping), string(api.NodeSuspect), string(api.NodeAgentless), "RESTARTING", string(api.GroupRemoving):
 		return "warn"
-	case string(api.Held), string(api.Suspended):
+	case string(api.Held), string(api.Suspended), "paused":
 		return "held"
 	}
 	return "wait"
@@ -66,20 +85,43 @@ func ago(now, t time.Time) string {
 		return "never"
 	}
 	d := now.Sub(t)
-	switch {
-	case d < time.Second:
+	if d < time.Second {
 		return "now"
-	case d < time.Minute:
-		return strconv.Itoa(int(d/time.Second)) + " s ago"
-	case d < time.Hour:
-		return strconv.Itoa(int(d/time.Minute)) + " min ago"
-	case d < 48*time.Hour:
-		return strconv.Itoa(int(d/time.Hour)) + " h ago"
 	}
-	return strconv.Itoa(int(d/(24*time.Hour))) + " d ago"
+	return span(d) + " ago"
+}
+
+// until is how long it is to a time that is expected.
+func until(now, t time.Time) string {
+	d := t.Sub(now)
+	if d < time.Second {
+		return "now"
+	}
+	return "in " + span(d)
+}
+
+// span is a length of time in its largest unit.
+func span(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return strconv.Itoa(max(0, int(d/time.Second))) + " s"
+	case d < time.Hour:
+		return strconv.Itoa(int(d/time.Minute)) + " min"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d/time.Hour)) + " h"
+	}
+	return strconv.Itoa(int(d/(24*time.Hour))) + " d"
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// day is a time that may be another day's.
+func day(t time.Time) string {
+	if t.IsZero() {
+		return "no data"
+	}
+	return t.UTC().Format("2006-01-02 15:04 UTC")
+}
 
 func clock(t time.Time) string {
 	if t.IsZero() {
@@ -143,6 +185,15 @@ func needs(r api.Resources) string {
 		return "nothing"
 	}
 	return strings.Join(parts, ", ")
+}
+
+// names lists the first few of many.
+func names(list []string) string {
+	const most = 4
+	if len(list) <= most {
+		return strings.Join(list, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), len(list)-most)
 }
 
 func cutPrefix(s, prefix string) (string, bool) { return strings.CutPrefix(s, prefix) }

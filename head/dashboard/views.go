@@ -3,6 +3,7 @@ package dashboard
 import (
 	"cmp"
 	"net/http"
+	"net/url"
 	"slices"
 	"sort"
 	"strconv"
@@ -272,6 +273,12 @@ type jobBody struct {
 	Useful      string
 	Events      panel[api.Event]
 	Checkpoints panel[checkpointRow]
+	// Of what waits: where it stands, what is in its way, and what would let it start.
+	Why     *api.Why
+	Blocked []*reasonView
+	NoWhy   string
+	WhatIf  bool
+	TryURL  string
 }
 
 // partRow is one part of a job's time.
@@ -319,6 +326,9 @@ func (p *Page) job(r *http.Request) (any, error) {
 	if job.ExitCode != nil {
 		body.Exit = amount("", *job.ExitCode)
 	}
+	if !job.State.Terminal() && job.State != api.Running {
+		p.explain(r, &body)
+	}
 	body.Time, body.Useful = timeRows(job.Goodput)
 	for _, a := range slices.Backward(job.Attempts) {
 		body.Attempts = append(body.Attempts, attemptRow{a, took(p.now(), a.Created, a.Ended)})
@@ -333,6 +343,28 @@ func (p *Page) job(r *http.Request) (any, error) {
 	slices.SortStableFunc(rows, func(a, b checkpointRow) int { return cmp.Compare(b.Step, a.Step) })
 	body.Checkpoints = fill(p, r, rows, err, 50)
 	return body, nil
+}
+
+// explain says what a job that does not run waits for.
+func (p *Page) explain(r *http.Request, body *jobBody) {
+	ctx, query := r.Context(), r.URL.Query()
+	var whatIf []string
+	if body.WhatIf = query.Get("what-if") == "any"; body.WhatIf {
+		whatIf = []string{"any"}
+	}
+	query.Set("what-if", "any")
+	body.TryURL = address(url.PathEscape(body.ID), query)
+	why, err := p.r.Why(ctx, "job/"+body.ID, whatIf...)
+	if err != nil {
+		body.NoWhy = asProblem(ctx, p.log, err).Detail
+		return
+	}
+	queues, _, _ := p.r.Queues(ctx) // without them the names of queues are no links
+	links := newLinker(p, r, queues)
+	for i := range why.Reasons {
+		body.Blocked = append(body.Blocked, links.view(&why.Reasons[i]))
+	}
+	body.Why = &why
 }
 
 type actorsBody struct{ panel[api.Actor] }

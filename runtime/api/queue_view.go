@@ -95,7 +95,9 @@ type OrderRow struct {
 	// Expect is how long it is expected to run.
 	Expect unit.Duration `json:"expect,omitempty"`
 	Start  time.Time     `json:"start,omitzero"` // planned
-	Reason *Reason       `json:"reason,omitempty"`
+	// Planned is what that start rests on.
+	Planned *Planned `json:"planned,omitempty"`
+	Reason  *Reason  `json:"reason,omitempty"`
 }
 
 // UsageRow sums what one tenant, queue or user had of the GPUs.
