@@ -6,6 +6,7 @@ import (
 	"time"
 
 	headapi "github.com/troupe-runtime/troupe/head/api"
+	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
@@ -109,6 +110,9 @@ func (h *Head) Requeue(ctx context.Context, id string, key headapi.Idempotency) 
 	}
 	s := j.Spec
 	s.Owner, s.Hold, s.Checkpoint.FromStep = nil, false, nil
+	if len(h.pastDeadline(s.Deadline)) > 0 {
+		s.Deadline = time.Time{} // it has none any more that could be met
+	}
 	return h.Submit(ctx, s, key)
 }
 
@@ -128,6 +132,9 @@ func (h *Head) EditJob(ctx context.Context, id string, r api.EditRequest) (api.J
 		if p := admit(v, a); p != nil {
 			return 0, nil, p
 		}
+		if errs := h.wrongAfter(v, j, r); len(errs) > 0 {
+			return 0, nil, invalid(errs)
+		}
 		c := state.EditJob{
 			Job: j.ID, If: r.IfVersion, Queue: r.Queue, Tenant: r.Tenant, Priority: r.Priority, TimeLimit: r.TimeLimit,
 			Estimate: r.Estimate, MaxWait: r.MaxWait, Preempt: r.Preemptible, By: h.who(ctx),
@@ -141,6 +148,44 @@ func (h *Head) EditJob(ctx context.Context, id string, r api.EditRequest) (api.J
 		}
 		return state.KindEditJob, c, nil
 	})
+}
+
+// wrongAfter says what of a job's request would be wrong once it is changed: with what it
+// asked for already, and not by itself alone.
+func (h *Head) wrongAfter(v *state.View, j *state.Job, r api.EditRequest) []api.FieldError {
+	g := v.Group(j.Group)
+	if g == nil {
+		return nil // the state says why it cannot be changed
+	}
+	s := g.Spec
+	set(&s.TimeLimit, r.TimeLimit)
+	set(&s.Estimate, r.Estimate)
+	set(&s.MaxWait, r.MaxWait)
+	set(&s.Deadline, r.Deadline)
+	set(&s.Priority, r.Priority)
+	set(&s.Queue, r.Queue)
+	set(&s.Tenant, r.Tenant)
+	errs := schedule.Validate(s)
+	if r.Deadline != nil {
+		errs = append(errs, h.pastDeadline(s.Deadline)...)
+	}
+	return errs
+}
+
+func set[T any](field, value *T) {
+	if value != nil {
+		*field = *value
+	}
+}
+
+// pastDeadline refuses a deadline that nothing can meet any more; zero is none.
+func (h *Head) pastDeadline(d time.Time) []api.FieldError {
+	now := h.Clock.Now()
+	if d.IsZero() || d.After(now) {
+		return nil
+	}
+	return []api.FieldError{{Pointer: "/deadline", Detail: fmt.Sprintf("%s is past, it is %s; name a time to come, or leave it out",
+		d.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))}}
 }
 
 // limit ends a job that has held what it runs on for longer than its time limit; else it

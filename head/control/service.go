@@ -143,7 +143,7 @@ func (h *Head) Submit(ctx context.Context, spec api.JobSpec, key headapi.Idempot
 		return made, err
 	}
 	spec, errs := canonical(spec)
-	if len(errs) > 0 {
+	if errs = append(errs, h.pastDeadline(spec.Deadline)...); len(errs) > 0 {
 		return headapi.Made{}, invalid(errs)
 	}
 	spec.Pool = poolOf(v, askingOf(spec))
@@ -317,7 +317,7 @@ func (h *Head) CreateGroup(ctx context.Context, spec api.GroupSpec, key headapi.
 			spec.Bundles[i].CPU = defaultCPU
 		}
 	}
-	errs := schedule.Validate(spec)
+	errs := append(schedule.Validate(spec), h.pastDeadline(spec.Deadline)...)
 	if spec.Name != "" && !declare.IsName(spec.Name) {
 		errs = append(errs, api.FieldError{Pointer: "/name", Detail: fmt.Sprintf("%q is not a name", cut(spec.Name, 80))})
 	}

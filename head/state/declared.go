@@ -255,6 +255,11 @@ func putSettings(t *tx, c PutSettings) any {
 				return refuse("conflict", fmt.Sprintf("capacity %s is of level %q", x.Name, x.Spec.Level))
 			}
 		}
+		for _, x := range t.Reservations() {
+			if x.Spec.Level != "" && x.Spec.End.UnixNano() > t.now && !slices.ContainsFunc(*c.Levels, func(l api.Level) bool { return l.Name == x.Spec.Level }) {
+				return refuse("conflict", fmt.Sprintf("reservation %s takes nodes within one %s; end it first: troupe reservation remove %s", x.Name, x.Spec.Level, x.Name))
+			}
+		}
 		s.Levels = slices.Clone(*c.Levels)
 		var words []string
 		for _, l := range s.Levels {

@@ -257,6 +257,28 @@ func TestQueueTree(t *testing.T) {
 	}
 }
 
+// Who nodes are reserved for stays as long as the reservation does, and so does the level
+// that it counts in; one that is over keeps nothing.
+func TestReservationKeepsWhoItIsFor(t *testing.T) {
+	m := newMachine(t)
+	now := func(d time.Duration) time.Time { return time.Unix(int64(m.index), 0).Add(d) }
+	m.ok(KindPutQueues, PutQueues{Queues: []api.Queue{{Name: "a", Tenant: true}, {Name: "q", Parent: "a"}, {Name: "b", Tenant: true}}})
+	m.ok(KindPutSettings, PutSettings{Levels: &[]api.Level{{Name: "rack", Label: "rack"}}})
+	put := func(r api.Reservation) { m.ok(KindPutReservation, PutReservation{Reservation: r}) }
+	put(api.Reservation{Name: "demo", Queue: "q", Count: 1, Start: now(0), End: now(time.Hour)})
+	put(api.Reservation{Name: "rows", Tenant: "b", Count: 1, Level: "rack", Start: now(0), End: now(time.Hour)})
+	put(api.Reservation{Name: "over", Tenant: "a", Count: 1, Start: now(-2 * time.Hour), End: now(-time.Hour)})
+	m.refused("conflict", KindPutQueues, PutQueues{Remove: []string{"q"}})
+	m.refused("conflict", KindPutQueues, PutQueues{Queues: []api.Queue{{Name: "q", Tenant: true}}}) // no queue any more
+	m.refused("conflict", KindPutQueues, PutQueues{Remove: []string{"b"}})
+	m.refused("conflict", KindPutSettings, PutSettings{Levels: &[]api.Level{}})
+	m.ok(KindPutReservation, PutReservation{Reservation: api.Reservation{Name: "demo"}, Remove: true})
+	m.ok(KindPutQueues, PutQueues{Remove: []string{"a", "q"}})
+	m.ok(KindPutReservation, PutReservation{Reservation: api.Reservation{Name: "rows"}, Remove: true})
+	m.ok(KindPutSettings, PutSettings{Levels: &[]api.Level{}})
+	m.ok(KindPutQueues, PutQueues{Remove: []string{"b"}})
+}
+
 // Work that moves to another tenant with its queue is charged there from that entry on.
 func TestQueueMoves(t *testing.T) {
 	m := newMachine(t)

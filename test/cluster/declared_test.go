@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"cmp"
+	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	headapi "github.com/troupe-runtime/troupe/head/api"
 	"github.com/troupe-runtime/troupe/runtime/api"
+	"github.com/troupe-runtime/troupe/runtime/unit"
 )
 
 // TestDeclaredIsRefused: what operators and users say about queues and reservations that
@@ -31,6 +33,16 @@ func TestDeclaredIsRefused(t *testing.T) {
 		hasty.Name, hasty.Queue = "hasty", "short"
 		uses := NewSpec("uses", 1, Script{Steps: 1})
 		uses.Uses = api.Amounts{{Of: "storage", N: 1}}
+		soon := func(name string) api.JobSpec { return NewSpec(name, 1, Script{Steps: 1}) }
+		edit := func(r api.EditRequest) error {
+			for _, j := range c.View().LiveJobs() {
+				if j.Spec.Name == "waits" {
+					_, err := h.EditJob(c.ctx, j.ID, r)
+					return err
+				}
+			}
+			return errors.New("no job waits")
+		}
 		gpus := func(n int64) api.Amounts { return api.Amounts{{Of: "gpu", N: n}} }
 		for _, tc := range []struct {
 			what string
@@ -58,6 +70,28 @@ func TestDeclaredIsRefused(t *testing.T) {
 			}, "priority 0 is above -1, the most that short may ask for"},
 			{"more nodes than there can be", func() error { return reserve(api.Reservation{Tenant: "nlp", Count: math.MaxInt64}) }, "count: 9223372036854775807: 1 to 100000 nodes"},
 			{"for a job that is not there", func() error { return reserve(api.Reservation{Job: "nobody", Count: 1}) }, `there is no job "nobody"`},
+			{"a deadline that is past", func() error { s := soon("late"); s.Deadline = time.Now(); return submit(s) }, "is past, it is "},
+			{"a group's deadline that is past", func() error {
+				_, err := h.CreateGroup(c.ctx, api.GroupSpec{Wishes: api.Wishes{Deadline: time.Now().Add(-time.Hour)}, Bundles: []api.Bundle{{Resources: api.Resources{CPU: 1}}}}, headapi.Idempotency{})
+				return err
+			}, "name a time to come"},
+			{"a deadline to come", func() error {
+				s := soon("waits")
+				s.Hold, s.Estimate, s.Deadline = true, unit.Duration(2*time.Hour), time.Now().Add(9*time.Hour)
+				return submit(s)
+			}, ""},
+			{"a time limit below the estimate that stands", func() error { return edit(api.EditRequest{TimeLimit: new(unit.Duration(time.Hour))}) }, "2h0m0s is more than the time limit of 1h0m0s"},
+			{"both of them", func() error {
+				return edit(api.EditRequest{TimeLimit: new(unit.Duration(time.Hour)), Estimate: new(unit.Duration(time.Hour))})
+			}, ""},
+			{"an estimate above the time limit that stands", func() error { return edit(api.EditRequest{Estimate: new(unit.Duration(2 * time.Hour))}) }, "2h0m0s is more than the time limit of 1h0m0s"},
+			{"another deadline that is past", func() error { return edit(api.EditRequest{Deadline: new(time.Now())}) }, "is past, it is "},
+			{"no deadline any more", func() error { return edit(api.EditRequest{Deadline: new(time.Time)}) }, ""},
+			{"a negative wait", func() error { return edit(api.EditRequest{MaxWait: new(unit.Duration(-1))}) }, "a wait cannot be negative"},
+			{"a priority beyond all bounds", func() error { return edit(api.EditRequest{Priority: new(int64(math.MinInt64))}) }, "is not within ±1000000"},
+			{"a tenant that nodes are reserved for", func() error {
+				return cmp.Or(reserve(api.Reservation{Tenant: "nlp", Count: 1}), queues(api.QueuesRequest{Remove: []string{"short", "nlp"}}))
+			}, "nodes are reserved for nlp by r; end that first"},
 			{"a capacity that is not declared", func() error { return submit(uses) }, `no capacity is named "storage"`},
 		} {
 			err := tc.do()
