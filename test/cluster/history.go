@@ -178,6 +178,7 @@ func (h *History) check(kind state.Kind, index uint64, before, after *state.View
 	}
 	h.jobs(kind, before, after, bad)
 	h.groups(after, bad)
+	h.accounts(kind, before, after, bad)
 	h.checkpoints(kind, index, after, bad)
 	h.hosts(after, bad)
 }

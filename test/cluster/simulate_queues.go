@@ -78,21 +78,24 @@ func (s *simulation) declare() bool {
 	return true
 }
 
-// quotaOf limits and guarantees tenant nlp as many CPUs; 0: without a limit.
+// quotaOf limits and guarantees tenant nlp as many CPUs, and half as many GPUs, of which its
+// queue may have half; 0: without a limit.
 func quotaOf(milli int64) api.QueuesRequest {
-	q := api.Queue{Name: "nlp", Tenant: true}
+	q, short := api.Queue{Name: "nlp", Tenant: true}, api.Queue{Name: "short", Parent: "nlp"}
 	if milli > 0 {
-		n := api.Amounts{{Of: "cpu", N: milli}}
+		n := api.Amounts{{Of: "cpu", N: milli}, {Of: "gpu", N: milli / 2}}
 		q.Guaranteed, q.Limit, q.Lend = n, n, api.Amounts{{Of: "cpu", N: milli / 2}}
+		short.Limit = api.Amounts{{Of: "cpu", N: milli / 2}, {Of: "gpu", N: milli / 4}}
 	}
-	return api.QueuesRequest{Queues: []api.Queue{q}}
+	return api.QueuesRequest{Queues: []api.Queue{q, short}}
 }
 
-// found makes the tenant, once there is a head to ask.
+// found makes the tenant, its queue and a capacity, once there is a head to ask.
 func (s *simulation) found() {
 	s.c.Wait("the tenant is made", time.Minute, func(*state.View) bool {
 		h := s.c.control()
-		return h != nil && h.PutQueues(s.c.ctx, quotaOf(0)) == nil
+		return h != nil && h.PutQueues(s.c.ctx, quotaOf(0)) == nil &&
+			h.PutCapacity(s.c.ctx, api.CapacityRequest{Capacity: api.Capacity{Name: "pipe", Total: 4}}) == nil
 	})
 }
 
@@ -127,6 +130,10 @@ func (s *simulation) wishes(spec *api.JobSpec) {
 	r := s.rng
 	if r.IntN(3) == 0 {
 		spec.Tenant = "nlp"
+		spec.Queue = []string{"", "short"}[r.IntN(2)]
+	}
+	if r.IntN(6) == 0 {
+		spec.Uses = api.Amounts{{Of: "pipe", N: 1}}
 	}
 	if r.IntN(3) == 0 {
 		spec.Estimate = unit.Duration(time.Duration(1+r.IntN(60)) * time.Second)
