@@ -4,8 +4,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
+	"github.com/troupe-runtime/troupe/runtime/unit"
 )
 
 func TestReasons(t *testing.T) {
@@ -229,6 +231,20 @@ func TestValidate(t *testing.T) {
 		{"two on each node of their own", gang("a", 4, gpus(1)).perNode(2).strategy(api.StrictSpread).request.Spec, []string{"/perNode"}},
 		{"two on each of two nodes on one node", gang("a", 4, gpus(1)).perNode(2).strategy(api.StrictPack).request.Spec, []string{"/perNode"}},
 		{"different ones on each node", gang("a", 1, gpus(1)).and(gpus(2)).perNode(2).request.Spec, []string{"/perNode"}},
+		{"roles", gang("a", 8, gpus(1)).roles(5, api.Role{Name: "a", Bundles: 6, Min: 2}, api.Role{Name: "b", Bundles: 2}).request.Spec, nil},
+		{"a role of none", gang("a", 1, gpus(1)).roles(0, api.Role{Name: "a", Bundles: 1}, api.Role{Name: "b"}).request.Spec, []string{"/roles/1/bundles"}},
+		{"a negative role", gang("a", 1, gpus(1)).roles(0, api.Role{Name: "a", Bundles: -1}).request.Spec, []string{"/roles/0/bundles", "/roles"}},
+		{"a minimum above the role", gang("a", 2, gpus(1)).roles(0, api.Role{Name: "a", Bundles: 2, Min: 3}).request.Spec, []string{"/roles/0/min"}},
+		{"roles of one name, and too few", gang("a", 3, gpus(1)).roles(0, api.Role{Name: "a", Bundles: 1}, api.Role{Name: "a", Bundles: 1}).request.Spec, []string{"/roles/1/name", "/roles"}},
+		{"a minimum above the group", gang("a", 2, gpus(1)).roles(3).request.Spec, []string{"/min"}},
+		{"sums of roles beyond an integer", gang("a", 2, gpus(1)).roles(0, api.Role{Name: "a", Bundles: 1 << 62}, api.Role{Name: "b", Bundles: 1 << 62}).request.Spec, []string{"/roles/0/bundles", "/roles/1/bundles", "/roles"}},
+		{"a wait for no level", wishing(api.Wishes{LevelWait: new(unit.Duration)}), []string{"/levelWait"}},
+		{"a negative wait for a level", wishing(api.Wishes{Level: "rack", LevelWait: new(unit.Duration(-1))}), []string{"/levelWait"}},
+		{"whole nodes for a share", api.GroupSpec{Bundles: []api.Bundle{share(500)}, Wishes: api.Wishes{WholeNodes: true}}, []string{"/wholeNodes"}},
+		{"rules that contradict each other", wishing(api.Wishes{Where: []api.LabelRule{{Key: "a", Op: "in", Values: []string{"x"}}, {Key: "a", Op: "notin", Values: []string{"x", "y"}}}}), []string{"/where/1"}},
+		{"rules without values, of no kind", wishing(api.Wishes{Where: []api.LabelRule{{Key: "", Op: "="}, {Key: "b", Op: "~"}, {Key: "c", Op: "in"}}}), []string{"/where/0/key", "/where/0/values", "/where/1/op", "/where/2/values"}},
+		{"a negative longest wait", wishing(api.Wishes{MaxWait: -1}), []string{"/maxWait"}},
+		{"a deadline in the year 1", wishing(api.Wishes{Deadline: time.Date(1, 2, 3, 0, 0, 0, 0, time.UTC)}), []string{"/deadline"}},
 		{"times and uses", wishing(api.Wishes{TimeLimit: 2, Estimate: 1, Uses: api.Amounts{{Of: "storage", N: 1}}, Reservation: "r"}), nil},
 		{"negative times", wishing(api.Wishes{TimeLimit: -1, Estimate: -1}), []string{"/timeLimit", "/estimate"}},
 		{"an estimate beyond the time limit", wishing(api.Wishes{TimeLimit: 1, Estimate: 2}), []string{"/estimate"}},

@@ -68,6 +68,12 @@ func TestGrow(t *testing.T) {
 			*ns[1] = ns[1].notReady("silent")
 			return clusterOf(ns).heldBy(elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1)).pending(gang("wide", 8, gpus(1)))
 		}, "pg-a→4"},
+		{"as far as its tenant's quota goes", func(ns []*nodeBuilder) *Snapshot {
+			h := elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1, 2)
+			h.Spec.Tenant = "t"
+			h.GPUs = 3
+			return clusterOf(ns).heldBy(h).queues(guaranteed(tenant("t"), 5))
+		}, "pg-a→5"},
 		{"not while somebody waits", func(ns []*nodeBuilder) *Snapshot {
 			return clusterOf(ns).heldBy(elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1)).pending(gang("wide", 8, gpus(1)))
 		}, ""},
