@@ -140,6 +140,12 @@ func (c *cluster) post(s map[string]any) string {
 // request posts any value, or a string as it is, to the jobs of the API.
 func (c *cluster) request(v any) (int, []byte) {
 	c.t.Helper()
+	return c.call(http.MethodPost, "/api/v1/jobs", v)
+}
+
+// call sends any value, or a string as it is, to a route of the API.
+func (c *cluster) call(method, route string, v any) (int, []byte) {
+	c.t.Helper()
 	body, raw := v.(string)
 	if !raw {
 		b, err := json.Marshal(v)
@@ -152,7 +158,7 @@ func (c *cluster) request(v any) (int, []byte) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, c.addr+"/api/v1/jobs", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(c.t.Context(), method, c.addr+route, strings.NewReader(body))
 	if err != nil {
 		c.t.Fatal(err)
 	}
