@@ -129,15 +129,18 @@ var _ consensus.BatchMachine = machine{}
 // proposer is what the loops see of the log.
 type proposer struct{ n *consensus.Node }
 
-func (p proposer) Propose(ctx context.Context, data []byte) (any, error) {
-	r, err := p.n.Propose(ctx, data)
-	switch {
-	case errors.Is(err, consensus.ErrOutcomeUnknown):
-		err = fmt.Errorf("%w: %w", control.ErrOutcomeUnknown, err)
-	case errors.Is(err, consensus.ErrTooLarge):
-		err = fmt.Errorf("%w: %w", control.ErrTooLarge, err)
+func (p proposer) Propose(ctx context.Context, entries ...[]byte) []control.Outcome {
+	out := make([]control.Outcome, len(entries))
+	for i, r := range p.n.ProposeAll(ctx, entries) {
+		out[i] = control.Outcome{Value: r.Value, Err: r.Err}
+		switch {
+		case errors.Is(r.Err, consensus.ErrOutcomeUnknown):
+			out[i].Err = fmt.Errorf("%w: %w", control.ErrOutcomeUnknown, r.Err)
+		case errors.Is(r.Err, consensus.ErrTooLarge):
+			out[i].Err = fmt.Errorf("%w: %w", control.ErrTooLarge, r.Err)
+		}
 	}
-	return r.Value, err
+	return out
 }
 func (p proposer) Verify(ctx context.Context) error { return p.n.Verify(ctx) }
 func (p proposer) IsLeader() bool                   { return p.n.IsLeader() }

@@ -28,8 +28,9 @@ import (
 
 // Log is what control needs of the replicated log; head/consensus implements it.
 type Log interface {
-	// Propose returns the state machine's result once the entry is durable and applied.
-	Propose(ctx context.Context, data []byte) (any, error)
+	// Propose puts entries into the log in their order, close to one another, and returns
+	// what became of each once it is durable and applied, or is not going to be.
+	Propose(ctx context.Context, entries ...[]byte) []Outcome
 	// Verify confirms that this head still leads, by asking now.
 	Verify(ctx context.Context) error
 	IsLeader() bool
@@ -42,6 +43,12 @@ var (
 	// ErrTooLarge: the entry was never proposed.
 	ErrTooLarge = errors.New("too large for a log entry")
 )
+
+// Outcome is the state machine's result of one entry, or why there is none.
+type Outcome struct {
+	Value any
+	Err   error
+}
 
 // Options make a Head.
 type Options struct {
@@ -120,8 +127,9 @@ type Head struct {
 	starts  startChecks
 	ready   readyNames
 	// planned is the newest answer of the scheduler.
-	planned planned
-	meters  meters
+	planned  planned
+	arrivals arrivals
+	meters   meters
 
 	restored atomic.Bool
 	refusals atomic.Int64 // proposals of decisions that the state refused
@@ -144,6 +152,7 @@ func New(o Options) *Head {
 	h := &Head{Options: o, kick: make(chan struct{}, 1), look: make(chan struct{}, 1)}
 	h.nodes = newSessions(o.Clock)
 	h.survey = survey.New(o.Store, survey.Seen{Devices: h.nodes.said, Skip: ofHosts})
+	h.arrivals.turn = newTurn()
 	h.planned.planner = schedule.NewPlanner()
 	h.planned.planner.PlanAge = planAge
 	h.ck = newCheckpoints(h)
@@ -292,39 +301,6 @@ func (h *Head) pass(ctx context.Context) time.Duration {
 	v := h.Store.View()
 	h.nodes.forgetPaces(func(id string) bool { j := v.Job(id); return j != nil && !j.State.Terminal() })
 	return next
-}
-
-// propose encodes and proposes one command and returns the machine's result; a
-// refusal is the error.
-func (h *Head) propose(ctx context.Context, kind state.Kind, body any) (any, error) {
-	data, err := state.Encode(kind, h.Clock.Now().UnixNano(), body)
-	if err != nil {
-		return nil, err
-	}
-	r, err := h.Log.Propose(ctx, data)
-	if err != nil {
-		return nil, err
-	}
-	if ref, ok := r.(*state.Refused); ok {
-		return nil, ref
-	}
-	return r, nil
-}
-
-// try proposes what the loop decided. A refusal means that the state moved on and
-// the next pass decides anew; anything else is logged.
-func (h *Head) try(ctx context.Context, kind state.Kind, body any) (any, bool) {
-	r, err := h.propose(ctx, kind, body)
-	if err == nil {
-		return r, true
-	}
-	if ref, ok := errors.AsType[*state.Refused](err); ok {
-		h.refusals.Add(1)
-		h.Logger.Debug("decision was overtaken", "kind", int(kind), "refusal", ref.Text)
-	} else if ctx.Err() == nil {
-		h.Logger.Warn("a proposal failed", "kind", int(kind), "err", err)
-	}
-	return nil, false
 }
 
 // Init creates the cluster record as the log's first entry, unless it exists.

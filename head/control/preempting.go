@@ -29,16 +29,20 @@ func (h *Head) replaceWait(v *state.View) time.Duration {
 
 // unclaim drops the claims that cannot come true any more; what they kept is planned anew in
 // the same decision.
-func (h *Head) unclaim(ctx context.Context, r *schedule.Result) {
+func unclaim(r *schedule.Result) []command {
+	var all []command
 	for _, u := range r.Unclaims {
-		h.try(ctx, state.KindDropClaim, state.DropClaim{Group: u.Group, Why: u.Why})
+		all = append(all, command{state.KindDropClaim, state.DropClaim{Group: u.Group, Why: u.Why}})
 	}
+	return all
 }
 
-// makeRoom proposes what the scheduler decided on preemption: who leaves for whom, with
-// what is claimed in the same entry.
-func (h *Head) makeRoom(ctx context.Context, r *schedule.Result) {
+// makeRoom is what the scheduler decided on preemption: who leaves for whom, with what is
+// claimed in the same entry.
+func (h *Head) makeRoom(r *schedule.Result) []command {
+	var all []command
 	for _, c := range gang.Preemptions(r, h.Clock.Now().Add(evictedWithin).UnixNano()) {
-		h.try(ctx, state.KindPreempt, c)
+		all = append(all, command{state.KindPreempt, c})
 	}
+	return all
 }

@@ -32,30 +32,14 @@ func (h *Head) schedule(ctx context.Context) {
 	if r == nil {
 		return
 	}
-	h.unclaim(ctx, r) // what was claimed may be placed on at once
+	all := unclaim(r) // what was claimed may be placed on at once
 	for i := range r.Decisions {
 		if d := &r.Decisions[i]; d.Bundles != nil {
-			h.try(ctx, state.KindPlaceGroup, state.PlaceGroup{Group: d.Group, Placement: d.Bundles})
+			all = append(all, command{state.KindPlaceGroup, state.PlaceGroup{Group: d.Group, Placement: d.Bundles}})
 		}
 	}
-	h.makeRoom(ctx, r)
+	h.tryAll(ctx, append(all, h.makeRoom(r)...))
 	h.grow(ctx, v, r)
-}
-
-// placeNow asks the scheduler for a request that is not in the log yet, so that
-// record and placement can share one entry. What waits already keeps its turn.
-func (h *Head) placeNow(v *state.View, id string, spec api.GroupSpec) []api.Placed {
-	p := &h.planned
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s, now := h.snapshotOf(v), h.Clock.Now()
-	s.Pending = append(s.Pending, &schedule.Request{ID: id, Name: id, Spec: spec, Seq: v.Index() + 1})
-	for _, d := range p.planner.Plan(s, now).Decisions {
-		if d.Group == id {
-			return d.Bundles
-		}
-	}
-	return nil
 }
 
 // planAge is how old a planned start may become before an earlier one is looked for.

@@ -15,7 +15,6 @@ import (
 
 	headapi "github.com/troupe-runtime/troupe/head/api"
 	"github.com/troupe-runtime/troupe/head/declare"
-	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -175,6 +174,7 @@ func (h *Head) Submit(ctx context.Context, spec api.JobSpec, key headapi.Idempot
 		return headapi.Made{}, noActors()
 	}
 	cmd := state.SubmitJob{ID: id, ULID: u.String(), Spec: spec, Key: key.Key, Fingerprint: key.Fingerprint, User: h.who(ctx)}
+	submit := func() (any, error) { return h.propose(ctx, state.KindSubmitJob, cmd) }
 	if spec.Hosts != nil {
 		gs := api.GroupSpec{Name: spec.Name, Strategy: spec.Strategy, Pool: spec.Pool, Tenant: spec.Tenant, Queue: spec.Queue, Priority: spec.Priority}
 		cmd.Group, cmd.GroupSpec = "pg-"+id, &gs
@@ -196,10 +196,9 @@ func (h *Head) Submit(ctx context.Context, spec api.JobSpec, key headapi.Idempot
 			return headapi.Made{}, p
 		}
 		cmd.Group, cmd.GroupSpec = "pg-"+id, &gs
-		cmd.Spec.Ranks, cmd.Placement = h.startSize(v, cmd.Group, spec, gs)
-		gs = gang.Sized(gs, spec.Ranks, cmd.Spec.Ranks)
+		submit = func() (any, error) { return h.arrive(ctx, h.submission(cmd)) }
 	}
-	r, err := h.propose(ctx, state.KindSubmitJob, cmd)
+	r, err := submit()
 	// The entry may still come to be applied; its package stays for this life of the head.
 	unsure = errors.Is(err, ErrOutcomeUnknown)
 	return h.made(r, err)
@@ -332,16 +331,17 @@ func (h *Head) CreateGroup(ctx context.Context, spec api.GroupSpec, key headapi.
 	if err != nil {
 		return headapi.Made{}, err
 	}
-	placement := h.placeNow(v, id, spec)
-	if placement == nil { // what fits now can be
-		if p := h.never(v, spec); p != nil {
-			return headapi.Made{}, p
+	user := h.who(ctx)
+	r, err := h.arrive(ctx, &arrival{id: id, spec: spec, command: func(v *state.View, placement []api.Placed) (command, error) {
+		if placement == nil { // what fits now can be
+			if p := h.never(v, spec); p != nil {
+				return command{}, p
+			}
 		}
-	}
-	r, err := h.propose(ctx, state.KindCreateGroup, state.CreateGroup{
-		ID: id, Spec: spec, Placement: placement, Key: key.Key, Fingerprint: key.Fingerprint,
-		User: h.who(ctx),
-	})
+		return command{state.KindCreateGroup, state.CreateGroup{
+			ID: id, Spec: spec, Placement: placement, Key: key.Key, Fingerprint: key.Fingerprint, User: user,
+		}}, nil
+	}})
 	return h.made(r, err)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -123,8 +124,10 @@ type fakeLog struct {
 	gate     chan struct{}
 }
 
-func (l *fakeLog) Propose(context.Context, []byte) (any, error) { return nil, errors.New("no log") }
-func (l *fakeLog) IsLeader() bool                               { return true }
+func (l *fakeLog) Propose(_ context.Context, entries ...[]byte) []Outcome {
+	return slices.Repeat([]Outcome{{Err: errors.New("no log")}}, len(entries))
+}
+func (l *fakeLog) IsLeader() bool { return true }
 func (l *fakeLog) Verify(context.Context) error {
 	if l.gate != nil {
 		<-l.gate

@@ -40,7 +40,7 @@ func (h *Head) identity() string { return "head-" + h.ID }
 var points = map[state.Kind]string{
 	state.KindCommitCheckpoint: "commit", state.KindCheckpointDone: "done", state.KindSupervise: "supervise",
 	state.KindFacts: "facts", state.KindRollBack: "roll-back", state.KindReleaseGroup: "release", state.KindSubmitJob: "submit",
-	state.KindPlaceGroup: "place", state.KindTombstone: "tombstone",
+	state.KindPlaceGroup: "place", state.KindTombstone: "tombstone", state.KindCreateGroup: "create-group",
 	state.KindPropose: "propose", state.KindDecide: "decide", state.KindDrainJob: "drain-job", state.KindOrderEnd: "order-end",
 	state.KindDrainNode: "drain-node", state.KindResizeGroup: "resize", state.KindCancelDrain: "cancel-drain",
 	state.KindNodeNotice: "node-notice", state.KindSetSpares: "spares", state.KindPreempt: "preempt", state.KindDropClaim: "drop-claim",
@@ -72,9 +72,12 @@ func (m machine) Snapshot() (consensus.Snapshot, error) { return m.Store.Snapsho
 // proposer is what the loops see of the log.
 type proposer struct{ n *consensus.Node }
 
-func (p proposer) Propose(ctx context.Context, data []byte) (any, error) {
-	r, err := p.n.Propose(ctx, data)
-	return r.Value, err
+func (p proposer) Propose(ctx context.Context, entries ...[]byte) []control.Outcome {
+	out := make([]control.Outcome, len(entries))
+	for i, r := range p.n.ProposeAll(ctx, entries) {
+		out[i] = control.Outcome{Value: r.Value, Err: r.Err}
+	}
+	return out
 }
 func (p proposer) Verify(ctx context.Context) error { return p.n.Verify(ctx) }
 func (p proposer) IsLeader() bool                   { return p.n.IsLeader() }
