@@ -373,6 +373,7 @@ func (h *Head) startLoops() error {
 		}, c.Follow)
 		h.failed(err)
 	})
+	h.wg.Go(func() { tendCollector(ctx, clock.Real()) })
 	h.wg.Go(func() {
 		select {
 		case err := <-h.node.Fatal():
