@@ -25,7 +25,8 @@ type applied struct {
 	index   uint64
 	result  any
 	changes []Change
-	wrote   bool // also when it was refused
+	waited  []record // that others may wait for
+	wrote   bool     // also when it was refused
 }
 
 func (a *applied) refusal() *Refused {
@@ -77,21 +78,19 @@ func (s *Store) together(entries []Entry) ([]any, bool) {
 	if len(entries) < 2 || s.own != nil {
 		return nil, false
 	}
-	txn := s.db.Txn(true)
-	defer txn.Abort()
 	all, results := make([]applied, len(entries)), make([]any, len(entries))
 	for i, e := range entries {
 		c, err := decode(e)
-		if err != nil {
-			return nil, false
+		var a applied
+		if err == nil {
+			a, err = s.run(s.draft, c)
 		}
-		a, err := s.run(shared{txn}, c)
 		if err != nil || a.refusal() != nil && a.wrote {
+			s.draft.undo(s.shared())
 			return nil, false
 		}
 		all[i], results[i] = a, a.result
 	}
-	txn.Commit()
 	s.advance(entries[len(entries)-1].Term, all...)
 	return results, true
 }
@@ -128,14 +127,12 @@ func (s *Store) applyOne(c command) (any, error) {
 		s.advance(c.term, a)
 		return a.result, nil
 	}
-	txn := s.db.Txn(true)
-	defer txn.Abort()
-	a, err := s.run(shared{txn}, c)
+	a, err := s.run(s.draft, c)
+	if err != nil || a.refusal() != nil {
+		s.draft.undo(s.shared())
+	}
 	if err != nil {
 		return nil, err
-	}
-	if a.refusal() == nil {
-		txn.Commit()
 	}
 	s.advance(c.term, a)
 	return a.result, nil
@@ -164,18 +161,31 @@ func (s *Store) run(r records, c command) (applied, error) {
 			return applied{}, fmt.Errorf("state: command kind %d at index %d: %w", c.kind, c.index, err)
 		}
 	}
-	return applied{c.index, result, t.touched, true}, nil
+	return applied{c.index, result, t.touched, t.waited, true}, nil
 }
 
-// advance moves on to the last of some commands that were applied.
+// shared are the tables of the newest view.
+func (s *Store) shared() shared {
+	out, _ := s.view.records.(shared)
+	return out
+}
+
+// advance hands out the state after the last of some commands that were applied.
 func (s *Store) advance(term uint64, all ...applied) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	next := &View{records: s.own, index: s.view.index, term: term}
+	if s.own == nil {
+		next.records, next.store = s.draft.commit(s.shared()), s
+	}
 	for _, a := range all {
 		s.journal.add(a.index, a.changes)
-		s.index = a.index
+		next.index = a.index
 	}
-	s.term = term
+	s.view = next
+	for _, a := range all {
+		s.waits.end(a.waited)
+	}
 	s.wake()
 }
 

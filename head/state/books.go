@@ -28,9 +28,12 @@ type DeviceUse struct {
 // UseOf sums the holds of a node: the one place where usage is computed (P8).
 func (v *View) UseOf(node string) Use {
 	u := Use{Devices: map[string]DeviceUse{}}
-	for _, h := range v.HoldsOn(node) {
-		u.add(h)
-	}
+	v.records.each(tHold, "node", func(rec any) bool {
+		if h, ok := rec.(*Hold); ok {
+			u.add(h)
+		}
+		return true
+	}, node)
 	return u
 }
 
@@ -217,12 +220,8 @@ func (t *tx) newHold(g *Group, bundle int, node string, seq uint64) *Hold {
 func (t *tx) unplace(g *Group) {
 	b := t.newBill()
 	used, _ := t.inUse(g.ID)
-	// Read first: a read of what was written in the same entry copies a part of the table.
-	holds := make([]*Hold, len(g.Placed))
-	for i, p := range g.Placed {
-		holds[i] = t.Hold(p.Hold)
-	}
-	for _, h := range holds {
+	for _, p := range g.Placed {
+		h := t.Hold(p.Hold)
 		switch {
 		case h == nil:
 		case !used[h.ID]:

@@ -3,8 +3,6 @@ package state
 import (
 	"encoding/binary"
 	"fmt"
-
-	"github.com/hashicorp/go-memdb"
 )
 
 // index is one order of a table's records. key is what a record has there; "" means that it
@@ -65,47 +63,4 @@ func numbered(n uint64) string {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], n)
 	return string(b[:])
-}
-
-// indexer gives memdb the keys of an index, each with an end, so that no key is the
-// beginning of another one.
-type indexer struct{ index }
-
-// FromObject is the key of a record.
-func (x indexer) FromObject(rec any) (bool, []byte, error) {
-	k := x.key(rec)
-	if k == "" {
-		return false, nil, nil
-	}
-	return true, append(make([]byte, 0, len(k)+1+40), k+"\x00"...), nil
-}
-
-// FromArgs is the key that a reader asks for.
-func (x indexer) FromArgs(args ...any) ([]byte, error) {
-	if len(args) != 1 {
-		return nil, fmt.Errorf("%d keys of index %s; one is needed", len(args), x.name)
-	}
-	k, err := keyOf(args[0])
-	return []byte(k + "\x00"), err
-}
-
-// schema describes the tables to memdb.
-func schema() *memdb.DBSchema {
-	s := &memdb.DBSchema{Tables: map[string]*memdb.TableSchema{}}
-	for _, t := range tables {
-		m := &memdb.TableSchema{Name: t.name, Indexes: map[string]*memdb.IndexSchema{}}
-		for i, ix := range t.indexes {
-			m.Indexes[ix.name] = &memdb.IndexSchema{Name: ix.name, Unique: ix.unique, AllowMissing: i > 0, Indexer: indexer{ix}}
-		}
-		s.Tables[t.name] = m
-	}
-	return s
-}
-
-func newDB() (*memdb.MemDB, error) {
-	db, err := memdb.NewMemDB(schema())
-	if err != nil {
-		return nil, fmt.Errorf("state: schema: %w", err)
-	}
-	return db, nil
 }

@@ -24,6 +24,9 @@ const (
 // keptChanges bounds the journal; who comes later reads everything.
 const keptChanges = 1 << 16
 
+// sameChange is how far back a change is looked for that says the same already.
+const sameChange = 4
+
 // journal remembers the newest changes, so that a reader which follows the state looks at
 // what changed and not at everything. It is no part of the state: each replica has its
 // own, and a restored one begins with none.
@@ -35,8 +38,11 @@ type journal struct {
 // touch notes what a record says of itself.
 func (t *tx) touch(rec any) {
 	note := func(table Table, id string) {
-		if n := len(t.touched); n > 0 && t.touched[n-1].Table == table && t.touched[n-1].ID == id {
-			return
+		// A gang is written hold by hold, each with its node and the group.
+		for i := len(t.touched) - 1; i >= max(0, len(t.touched)-sameChange); i-- {
+			if t.touched[i].Table == table && t.touched[i].ID == id {
+				return
+			}
 		}
 		t.touched = append(t.touched, Change{Index: t.index, Table: table, ID: id})
 	}

@@ -9,8 +9,6 @@ import (
 	"hash/crc32"
 	"io"
 
-	"github.com/hashicorp/go-memdb"
-
 	"github.com/troupe-runtime/troupe/runtime/wire"
 )
 
@@ -132,7 +130,9 @@ func (s *Store) Restore(r io.Reader) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.db, s.index, s.term, s.journal = db, index, term, journal{}
+	s.draft, s.journal = db, journal{}
+	s.view = &View{records: db.commit(shared{}), index: index, term: term, store: s}
+	s.waits.all()
 	s.wake()
 	return nil
 }
@@ -157,11 +157,8 @@ func (s summed) full(b []byte) error {
 	return nil
 }
 
-func read(r io.Reader) (*memdb.MemDB, uint64, uint64, error) {
-	db, err := newDB()
-	if err != nil {
-		return nil, 0, 0, err
-	}
+func read(r io.Reader) (*draft, uint64, uint64, error) {
+	db := newDraft()
 	in := summed{r: bufio.NewReaderSize(r, 64<<10), sum: crc32.New(castagnoli)}
 	head := make([]byte, 24)
 	if err := in.full(head); err != nil {
@@ -174,8 +171,6 @@ func read(r io.Reader) (*memdb.MemDB, uint64, uint64, error) {
 		return nil, 0, 0, fmt.Errorf("%w: %d; this version reads %d", ErrNewerFormat, f, Format)
 	}
 	index, term := binary.LittleEndian.Uint64(head[8:]), binary.LittleEndian.Uint64(head[16:])
-	txn := db.Txn(true)
-	defer txn.Abort()
 	kinds := map[byte]section{}
 	for _, sec := range sections {
 		kinds[sec.kind] = sec
@@ -198,7 +193,6 @@ func read(r io.Reader) (*memdb.MemDB, uint64, uint64, error) {
 			if _, err := in.r.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 				return nil, 0, 0, fmt.Errorf("%w: bytes after the trailer", ErrDamagedSnapshot)
 			}
-			txn.Commit()
 			return db, index, term, nil
 		}
 		sec, ok := kinds[h[0]]
@@ -220,7 +214,7 @@ func read(r io.Reader) (*memdb.MemDB, uint64, uint64, error) {
 		if err := wire.UnmarshalMax(body, rec, maxRecord); err != nil {
 			return nil, 0, 0, fmt.Errorf("%w: %s record: %w", ErrDamagedSnapshot, sec.table, err)
 		}
-		if err := txn.Insert(sec.table, rec); err != nil {
+		if err := db.insert(sec.table, rec); err != nil {
 			return nil, 0, 0, fmt.Errorf("%w: %s record: %w", ErrDamagedSnapshot, sec.table, err)
 		}
 		count++

@@ -41,15 +41,6 @@ func (o ownRecords) adopt(from records) error {
 	return err
 }
 
-// full is a record's key in an index; "" when it is not in it.
-func (x *index) full(rec any, id string) string {
-	k := x.key(rec)
-	if k == "" || x.unique {
-		return k
-	}
-	return k + "\x00" + id
-}
-
 func (o ownRecords) insert(table string, rec any) error {
 	t := o[table]
 	if t == nil {

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/hashicorp/go-memdb"
-
 	"github.com/troupe-runtime/troupe/runtime/wire"
 )
 
@@ -24,13 +22,14 @@ var (
 // Store applies commands to tables and hands out views. Apply, Snapshot and Restore
 // belong to the one goroutine of the log; View and Changed may be called by anyone.
 type Store struct {
-	mu      sync.Mutex // guards the fields below, not the records
-	db      *memdb.MemDB
-	index   uint64
-	term    uint64
+	mu      sync.Mutex    // guards the fields below, not the records
+	view    *View         // the newest, which all share
 	changed chan struct{} // nil: nobody waits
 	journal journal
-	// own are the tables of a store that has one user; nil otherwise, and then those are db.
+	waits   waits
+	// draft are the tables that the goroutine of the log changes.
+	draft *draft
+	// own are the tables of a store that has one user; nil otherwise.
 	own ownRecords
 	// Online turns the checker of invariants on after every command; tests do.
 	online bool
@@ -38,11 +37,9 @@ type Store struct {
 
 // New returns an empty store.
 func New() (*Store, error) {
-	db, err := newDB()
-	if err != nil {
-		return nil, err
-	}
-	return &Store{db: db}, nil
+	s := &Store{draft: newDraft(), waits: waits{}}
+	s.view = &View{records: s.draft.commit(shared{}), store: s}
+	return s, nil
 }
 
 // CheckAlways makes Apply verify P1, P2 and P8 after each command and fail on a
@@ -55,10 +52,11 @@ func (s *Store) CheckAlways() { s.online = true }
 // that. A command that is refused after it wrote something is an error then.
 func (s *Store) Sole() error {
 	own := newOwnRecords()
-	if err := own.adopt(shared{s.db.Txn(false)}); err != nil {
+	if err := own.adopt(s.View().records); err != nil {
 		return err
 	}
 	s.own = own
+	s.view = &View{records: own, index: s.view.index, term: s.view.term}
 	return nil
 }
 
@@ -66,10 +64,7 @@ func (s *Store) Sole() error {
 func (s *Store) View() *View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.own != nil {
-		return &View{records: s.own, index: s.index, term: s.term}
-	}
-	return &View{records: shared{s.db.Txn(false)}, index: s.index, term: s.term}
+	return s.view
 }
 
 // Changed returns a channel that closes with the next applied command. Take it
@@ -112,6 +107,7 @@ type tx struct {
 	err   error
 	// touched is what the command has changed so far; wrote: it has written anything.
 	touched []Change
+	waited  []record
 	wrote   bool
 	quiet   bool // events are counted only
 }
@@ -119,6 +115,7 @@ type tx struct {
 // put writes a record; a schema violation is a defect and stops the replica.
 func (t *tx) put(table string, rec any) {
 	t.touch(rec)
+	t.note(rec)
 	t.wrote = true
 	if err := t.records.insert(table, rec); err != nil && t.err == nil {
 		t.err = fmt.Errorf("state: write %s: %w", table, err)
@@ -127,6 +124,7 @@ func (t *tx) put(table string, rec any) {
 
 func (t *tx) drop(table string, rec any) {
 	t.touch(rec)
+	t.note(rec)
 	t.wrote = true
 	if err := t.records.remove(table, rec); err != nil && t.err == nil {
 		t.err = fmt.Errorf("state: delete %s: %w", table, err)

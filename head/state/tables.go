@@ -1,10 +1,6 @@
 package state
 
 import (
-	"errors"
-
-	"github.com/hashicorp/go-memdb"
-
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
@@ -106,47 +102,4 @@ func all[T any](r records, table, index string, key ...any) []*T {
 		return true
 	}, key...)
 	return out
-}
-
-// shared are the tables as a transaction of memdb has them: older states stay readable.
-type shared struct{ txn *memdb.Txn }
-
-func (s shared) first(table, index string, key ...any) any {
-	rec, err := s.txn.First(table, index, key...)
-	if err != nil {
-		return nil
-	}
-	return rec
-}
-
-func (s shared) each(table, index string, f func(rec any) bool, key ...any) {
-	if it, err := s.txn.Get(table, index, key...); err == nil {
-		walk(it, f)
-	}
-}
-
-func (s shared) after(table, index string, key any, f func(rec any) bool) {
-	if it, err := s.txn.LowerBound(table, index, key); err == nil {
-		walk(it, f)
-	}
-}
-
-func (s shared) back(table, index string, f func(rec any) bool) {
-	if it, err := s.txn.GetReverse(table, index); err == nil {
-		walk(it, f)
-	}
-}
-
-func walk(it memdb.ResultIterator, f func(rec any) bool) {
-	for rec := it.Next(); rec != nil && f(rec); rec = it.Next() {
-	}
-}
-
-func (s shared) insert(table string, rec any) error { return s.txn.Insert(table, rec) }
-
-func (s shared) remove(table string, rec any) error {
-	if err := s.txn.Delete(table, rec); !errors.Is(err, memdb.ErrNotFound) {
-		return err
-	}
-	return nil
 }

@@ -12,6 +12,7 @@ type View struct {
 	records records
 	index   uint64
 	term    uint64
+	store   *Store // that it is of; nil: it is not one that others change
 }
 
 // Index is the Raft index that the view stands at.
@@ -36,25 +37,6 @@ func (v *View) Nodes() []*Node { return all[Node](v.records, tNode, "id") }
 
 // Group by id; nil when unknown.
 func (v *View) Group(id string) *Group { return first[Group](v.records, tGroup, "id", id) }
-
-// GroupChanged closes once the record of a group is another one than in this view, or soon
-// after one of a similar id is.
-func (v *View) GroupChanged(id string) <-chan struct{} { return v.changed(tGroup, id) }
-
-// JobChanged is GroupChanged of a job.
-func (v *View) JobChanged(id string) <-chan struct{} { return v.changed(tJob, id) }
-
-func (v *View) changed(table, id string) <-chan struct{} {
-	r, ok := v.records.(shared)
-	if !ok {
-		return nil // a store with one user, who knows what he changes
-	}
-	ch, _, err := r.txn.FirstWatch(table, "id", id)
-	if err != nil {
-		return nil // a defect: the table has an index of that name
-	}
-	return ch
-}
 
 // Groups in order of id, removed ones included while they are kept.
 func (v *View) Groups() []*Group { return all[Group](v.records, tGroup, "id") }

@@ -69,7 +69,6 @@ var only = map[string]string{
 	"github.com/NVIDIA/go-nvml":      "worker/gpu",
 	"github.com/hashicorp/raft":      "head/consensus",
 	"github.com/hashicorp/raft-wal":  "head/consensus",
-	"github.com/hashicorp/go-memdb":  "head/state",
 	"github.com/tidwall/btree":       "head/state",
 	"github.com/spf13/cobra":         "cmd/troupe",
 	"github.com/aws":                 "elastic/checkpoint/store",
