@@ -451,7 +451,7 @@ func TestTenResizes(t *testing.T) {
 		for i := range 10 {
 			_, err := c.control().Scale(c.ctx, id, []int64{6, 1, 8, 2, 7, 3, 5, 1, 8, 4}[i], "")
 			said = append(said, err)
-			time.Sleep(100 * ms)
+			c.goBy(100 * ms)
 		}
 		if said[9] != nil {
 			t.Fatalf("the last one was refused: %v", said[9])
@@ -552,7 +552,7 @@ func TestSecondNodeDuringRecovery(t *testing.T) {
 				gen := c.View().Job(id).Last().Generation
 				first, second := c.Node(ranks[0].Node), c.Node(ranks[3].Node)
 				first.Kill()
-				time.Sleep(after)
+				c.goBy(after)
 				second.Kill()
 				c.goBy(30 * time.Second)
 				first.Boot()
