@@ -14,6 +14,9 @@ const evictedWithin = 2 * time.Minute
 
 // grow lets elastic jobs go on with more ranks where the scheduler saw room for them.
 func (h *Head) grow(ctx context.Context, v *state.View, r *schedule.Result) {
+	for _, c := range gang.Completions(r) {
+		h.try(ctx, state.KindCompleteGroup, c)
+	}
 	for _, c := range gang.Growths(v, r) {
 		h.try(ctx, state.KindDrainJob, c)
 	}

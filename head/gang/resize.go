@@ -86,12 +86,12 @@ func (c Cluster) smaller(j *state.Job, g *state.Group, why string, try Try) bool
 	return false
 }
 
-// MayGrow: a running job may have other sizes, so the scheduler is asked though nothing
+// MayGrow: a running job may have other sizes, or a group lacks bundles, so the scheduler is asked though nothing
 // waits.
 func MayGrow(v *state.View) bool {
 	return slices.ContainsFunc(v.LiveJobs(), func(j *state.Job) bool {
 		return j.State == api.Running && j.Spec.Sizes.Any() && j.Drain == nil
-	})
+	}) || v.SomeIncomplete()
 }
 
 // Growths lets elastic jobs go on with more ranks where the scheduler saw room for them.
@@ -99,8 +99,20 @@ func MayGrow(v *state.View) bool {
 func Growths(v *state.View, r *schedule.Result) []state.DrainJob {
 	var out []state.DrainJob
 	for _, x := range r.Growths {
-		if g := v.Group(x.Group); g != nil && g.Job != "" {
+		if g := v.Group(x.Group); g != nil && g.Job != "" && x.Bundles == nil {
 			out = append(out, state.DrainJob{Job: g.Job, Drain: state.Drain{Kind: state.DrainResize, Ranks: x.To, Auto: true, Reason: x.Why}})
+		}
+	}
+	return out
+}
+
+// Completions give groups the bundles of their roles that they were placed without, where
+// the scheduler saw room for them.
+func Completions(r *schedule.Result) []state.CompleteGroup {
+	var out []state.CompleteGroup
+	for _, x := range r.Growths {
+		if x.Bundles != nil {
+			out = append(out, state.CompleteGroup{Group: x.Group, Placement: x.Bundles, Why: x.Why})
 		}
 	}
 	return out

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	pace "github.com/troupe-runtime/troupe/elastic/plan"
+	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
 // Growth is a running elastic group that is to go on with more bundles. It keeps those that
@@ -15,6 +16,9 @@ type Growth struct {
 	Group string
 	To    int64
 	Why   string
+	// Bundles are those of a group with roles that it lacked, by their numbers; nil: it is
+	// the group of an elastic job.
+	Bundles []api.Placed
 }
 
 const (
@@ -73,6 +77,54 @@ func (c *cycle) grow() {
 			c.growths = append(c.growths, g)
 		}
 	}
+	c.completeGroups()
+}
+
+// completeGroups gives groups that were placed with fewer bundles of their roles as many of
+// the others as there is room for, in the order of their numbers. Nobody has to start again
+// for that.
+func (c *cycle) completeGroups() {
+	var short []*Holder
+	for _, h := range c.s.Holders {
+		if h.Spec != nil && len(h.Lacks) > 0 && !h.Releasing && h.LeavingFor == "" && !c.evicted(h) && !c.linked(h) {
+			short = append(short, h)
+		}
+	}
+	slices.SortFunc(short, func(a, b *Holder) int {
+		return cmp.Or(standingOf(b.Spec).compare(standingOf(a.Spec)), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Group, b.Group))
+	})
+	for _, h := range short {
+		find := func(n int) ([]spot, func() []api.Placed) {
+			bundles := make([]api.Bundle, n)
+			for i := range bundles {
+				bundles[i] = h.Lacks[i].Bundle
+			}
+			return c.beside(h, bundles)
+		}
+		n := len(h.Lacks)
+		if got, _ := find(n); got == nil {
+			n = searchFirst(n, func(k int) bool { got, _ := find(k + 1); return got == nil })
+		}
+		if n == 0 {
+			continue
+		}
+		got, take := find(n)
+		if got == nil {
+			continue
+		}
+		g := Growth{Group: h.Group, To: int64(len(h.Bundles) + n), Why: "there is room for it, and nobody waits", Bundles: take()}
+		for i := range g.Bundles {
+			g.Bundles[i].Bundle = h.Lacks[i].Number
+		}
+		c.growths = append(c.growths, g)
+	}
+}
+
+// evicted: this cycle told it to leave.
+func (c *cycle) evicted(h *Holder) bool {
+	return slices.ContainsFunc(c.evictions, func(e Eviction) bool {
+		return slices.ContainsFunc(e.Victims, func(v Victim) bool { return v.Group == h.Group })
+	})
 }
 
 // late: it is expected to end, and after its deadline, which is still to come.
@@ -102,11 +154,11 @@ func (h *Holder) on() map[string]bool {
 	return out
 }
 
-// beside finds room for what a group would have beyond what it holds, and says how to take
+// beside finds room for bundles of a group beyond those that it holds, and says how to take
 // it; nil: there is none.
-func (c *cycle) beside(h *Holder, to int64) (got []spot, take func()) {
+func (c *cycle) beside(h *Holder, bundles []api.Bundle) (got []spot, take func() []api.Placed) {
 	spec := *h.Spec
-	spec.Bundles = slices.Repeat(h.Spec.Bundles[:1], int(to)-len(h.Bundles))
+	spec.Bundles, spec.Roles, spec.Min = bundles, nil, 0
 	r := &Request{ID: h.Group, Name: h.Name, User: h.User, Spec: spec, Seq: h.Seq, Expect: h.left(c.now), Since: c.now}
 	r.Avoid = Beside(c.s, &spec, h.on())
 	d := newDemand(r, c.now)
@@ -114,10 +166,15 @@ func (c *cycle) beside(h *Holder, to int64) (got []spot, take func()) {
 		return nil, nil
 	}
 	got = c.startNow(len(c.order), r, d).spots
-	return got, func() {
+	return got, func() []api.Placed {
 		c.quotas.charge(r, c.needs(r, d))
-		c.free.commit(r.ID, got, nil)
+		return c.free.commit(r.ID, got, nil)
 	}
+}
+
+// more is so many bundles more that an elastic group needs to have a size.
+func (h *Holder) more(to int64) []api.Bundle {
+	return slices.Repeat(h.Spec.Bundles[:1], int(to)-len(h.Bundles))
 }
 
 // growInTime gives a late group the least size that meets its deadline, if there is room.
@@ -128,7 +185,7 @@ func (c *cycle) growInTime(h *Holder) (Growth, bool) {
 	if !ok {
 		return Growth{}, false
 	}
-	got, take := c.beside(h, to)
+	got, take := c.beside(h, h.more(to))
 	if got == nil {
 		return Growth{}, false
 	}
@@ -141,7 +198,7 @@ func (c *cycle) growInTime(h *Holder) (Growth, bool) {
 func (c *cycle) growOne(h *Holder) (Growth, bool) {
 	n := int64(len(h.Bundles))
 	sizes := h.Sizes.Above(n, mostSizes)
-	room := func(k int) bool { got, _ := c.beside(h, sizes[k]); return got != nil }
+	room := func(k int) bool { got, _ := c.beside(h, h.more(sizes[k])); return got != nil }
 	if len(sizes) == 0 || !room(0) {
 		return Growth{}, false
 	}
@@ -150,7 +207,7 @@ func (c *cycle) growOne(h *Holder) (Growth, bool) {
 	if !ok {
 		return Growth{}, false
 	}
-	got, take := c.beside(h, to)
+	got, take := c.beside(h, h.more(to))
 	if got == nil {
 		return Growth{}, false
 	}

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -136,6 +137,53 @@ func TestGrow(t *testing.T) {
 	h.Sized = epoch.Add(-time.Minute)
 	if r := plan(clusterOf(ns).heldBy(h)); !r.Again.Equal(epoch.Add(settled - time.Minute)) {
 		t.Errorf("again at %s", r.Again)
+	}
+}
+
+// A group that was placed with fewer bundles of its roles gets as many of the others as there
+// is room for, in the order of their numbers, and none that somebody waits for.
+func TestCompleteGroups(t *testing.T) {
+	group := func(n *nodeBuilder) Holder {
+		h := elastic("g", n, api.Sizes{}, 0, 1)
+		h.Sizes, h.SaveCost, h.Sized = nil, 0, time.Time{}
+		h.Spec.Roles = []api.Role{{Name: "a", Bundles: 2, Min: 1}}
+		h.Lacks = []Lacking{{Number: 1, Bundle: gpus(1)}, {Number: 2, Bundle: gpus(1)}, {Number: 5, Bundle: gpus(1)}}
+		return h
+	}
+	for _, tc := range []struct {
+		name string
+		in   func(n *nodeBuilder) *Snapshot
+		want string
+	}{
+		{"all", func(n *nodeBuilder) *Snapshot { return clusterOf([]*nodeBuilder{n}).heldBy(group(n)) }, "[1 2 5]"},
+		{"as many as there is room for", func(n *nodeBuilder) *Snapshot {
+			return clusterOf([]*nodeBuilder{n}).heldBy(group(n), keeps(runs("x", n, 0, 2)), keeps(runs("y", n, 0, 3)), keeps(runs("z", n, 0, 4)))
+		}, "[1]"},
+		{"none that somebody waits for", func(n *nodeBuilder) *Snapshot {
+			x := keeps(runs("x", n, 0, 2))
+			x.Ends = epoch.Add(time.Hour)
+			return clusterOf([]*nodeBuilder{n}).heldBy(group(n), x).pending(gang("four", 4, gpus(1)))
+		}, "[]"},
+		{"no more than its quota allows", func(n *nodeBuilder) *Snapshot {
+			h := group(n)
+			h.Spec.Tenant = "a"
+			s := clusterOf([]*nodeBuilder{n}).heldBy(h)
+			s.Queues = tenants("a", 3, "b", 1)
+			return s
+		}, "[1]"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := plan(tc.in(nodesOf("n", 1, 6)[0]))
+			got := []int64{}
+			for _, g := range r.Growths {
+				for _, b := range g.Bundles {
+					got = append(got, b.Bundle)
+				}
+			}
+			if fmt.Sprint(got) != tc.want {
+				t.Errorf("%v, want %s", got, tc.want)
+			}
+		})
 	}
 }
 

@@ -70,6 +70,8 @@ type Holder struct {
 	Sized time.Time
 	// Lent is planned for it, should it lose a node; what it may preempt uses it meanwhile.
 	Lent []api.Placed
+	// Lacks are the bundles that it asked for and was placed without, as its roles allow.
+	Lacks []Lacking
 	// Fixed: it cannot leave in order, since other jobs run in it.
 	Fixed bool
 	// LeavingFor: it has been told to leave, for this group; Keeps is how many bundles it
@@ -79,6 +81,12 @@ type Holder struct {
 	// Bundles is what the group holds where, if the caller knows it: reasons can then
 	// prove which groups must end before a request fits. Without it they only name them.
 	Bundles []Held
+}
+
+// Lacking is a bundle of a placed group that it does not hold, by its number.
+type Lacking struct {
+	Number int64
+	Bundle api.Bundle
 }
 
 // Held is one bundle of a placed group: what it holds on which node. Devices are the

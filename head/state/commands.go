@@ -61,6 +61,7 @@ const (
 	KindPutLinks
 	KindParkJob
 	KindEditJob
+	KindCompleteGroup
 )
 
 // Header starts every command: kind byte, then this, then the body.

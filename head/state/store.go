@@ -239,4 +239,5 @@ var handlers = map[Kind]handler{
 	KindPutLinks:         on(putLinks),
 	KindParkJob:          on(parkJob),
 	KindEditJob:          on(editJob),
+	KindCompleteGroup:    on(completeGroup),
 }

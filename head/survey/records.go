@@ -170,6 +170,13 @@ func newHolder(v *state.View, group string, releasing bool) *schedule.Holder {
 	if g.Expect > 0 && g.Begun != 0 {
 		x.Ends = at(g.Begun + max(0, g.Expect-g.Ran))
 	}
+	if a := g.Asked; a != nil && !releasing && g.State == api.GroupPlaced {
+		for n, b := range a.Bundles {
+			if g.Position(int64(n)) < 0 {
+				x.Lacks = append(x.Lacks, schedule.Lacking{Number: int64(n), Bundle: b})
+			}
+		}
+	}
 	price(v, g, x)
 	return x
 }

@@ -44,7 +44,7 @@ var points = map[state.Kind]string{
 	state.KindPropose: "propose", state.KindDecide: "decide", state.KindDrainJob: "drain-job", state.KindOrderEnd: "order-end",
 	state.KindDrainNode: "drain-node", state.KindResizeGroup: "resize", state.KindCancelDrain: "cancel-drain",
 	state.KindNodeNotice: "node-notice", state.KindSetSpares: "spares", state.KindPreempt: "preempt", state.KindDropClaim: "drop-claim",
-	state.KindParkJob: "park-job", state.KindEditJob: "edit-job", state.KindPutQueues: "put-queues", state.KindPutReservation: "put-reservation",
+	state.KindParkJob: "park-job", state.KindEditJob: "edit-job", state.KindCompleteGroup: "complete-group", state.KindPutQueues: "put-queues", state.KindPutReservation: "put-reservation",
 }
 
 // machine puts the store under the log and shows every command to the checker.

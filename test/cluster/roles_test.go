@@ -50,13 +50,24 @@ func TestGroupWithRoles(t *testing.T) {
 		if ranks := c.View().Job(a).Last().Ranks; ranks[0].Node != g.Placed[3].Node || ranks[1].Node != g.Placed[0].Node {
 			t.Fatalf("ranks %+v of %+v", ranks, g.Placed)
 		}
-		c.Node(g.Placed[0].Node).Kill()
+		dead := g.Placed[0].Node
+		c.Node(dead).Kill()
 		c.Wait("the group is placed with fewer workers", 5*time.Minute, func(v *state.View) bool {
 			g := v.Group(id)
 			return g.State == api.GroupPlaced && len(g.Placed) < 4
 		})
 		if got := numbers(); len(got) < 2 || got[0] != 0 || got[len(got)-1] != 5 {
 			t.Errorf("on what is left it holds bundles %v", got)
+		}
+		// When the node is back it gets a worker more, and who runs in it runs on.
+		attempts := c.Wait("the job runs on what is left", 5*time.Minute, runs(a, 1)).Job(a).Last().Number
+		c.Node(dead).Boot()
+		c.Wait("the group has four bundles again", 5*time.Minute, func(v *state.View) bool {
+			g := v.Group(id)
+			return g.State == api.GroupPlaced && len(g.Placed) == 4
+		})
+		if n := c.View().Job(a).Last().Number; n != attempts {
+			t.Errorf("attempt %d ended for it", attempts)
 		}
 		c.WaitState(a, 5*time.Minute, api.Running)
 	})
