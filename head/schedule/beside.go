@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
@@ -58,14 +59,14 @@ func domainPaths(levels []api.Level, level string) func(n *Node) (string, bool) 
 		}
 	}
 	return func(n *Node) (string, bool) {
-		path := ""
+		var path strings.Builder
 		for _, l := range levels[:depth] {
 			value, ok := n.Labels[l.Label]
 			if !ok {
 				return "", false
 			}
-			path += fmt.Sprintf("%q/", value)
+			fmt.Fprintf(&path, "%q/", value)
 		}
-		return path, depth > 0
+		return path.String(), depth > 0
 	}
 }

@@ -210,6 +210,13 @@ func TestEveryKind(t *testing.T) {
 		{KindParkJob, ParkJob{Job: "w", State: api.Queued}, ""},
 		{KindParkJob, ParkJob{Job: "w", State: api.Queued}, "conflict"}, // nothing keeps it
 		{KindSupervise, Supervise{Job: "w", Attempt: -1, State: api.Failed, ExitCode: &zero}, ""},
+		{KindCreateGroup, CreateGroup{ID: "roles", Spec: api.GroupSpec{
+			Bundles: []api.Bundle{{}, {}}, Roles: []api.Role{{Name: "r", Bundles: 2, Min: 1}},
+		}}, ""},
+		{KindCompleteGroup, CompleteGroup{Group: "roles", Placement: at}, "conflict"}, // it waits
+		{KindPlaceGroup, PlaceGroup{Group: "roles", Placement: []api.Placed{{Node: at[0].Node}}}, ""},
+		{KindCompleteGroup, CompleteGroup{Group: "roles", Placement: []api.Placed{{Bundle: 1, Node: at[0].Node}}}, ""},
+		{KindRemoveGroup, RemoveGroup{Group: "roles"}, ""},
 		{KindAddToken, AddToken{Token: Token{Hash: "short"}}, "invalid"},
 		{KindAddToken, AddToken{Token: Token{Hash: hash, Name: "x", Role: "viewer"}}, ""},
 		{KindRevokeToken, RevokeToken{Hash: "none"}, "not-found"},

@@ -182,10 +182,10 @@ func (t *tx) capacity(of string) int64 {
 			continue
 		}
 		model, typed := strings.CutPrefix(of, "gpu:")
-		switch {
-		case of == "cpu":
+		switch of {
+		case "cpu":
 			sum += int64(n.Info.CPU)
-		case of == "memory":
+		case "memory":
 			sum += int64(n.Info.Memory)
 		default:
 			for i := range n.Info.GPUs {
