@@ -28,6 +28,9 @@ func (l launcher) Start(ctx context.Context, cfg shim.Config) (agent.Shim, error
 	if l.n.failShims() {
 		return nil, errors.New("fork: resource temporarily unavailable")
 	}
+	if err := shim.WriteConfig(&cfg); err != nil {
+		return nil, err
+	}
 	s, err := l.n.newShim(cfg)
 	if err != nil {
 		return nil, err

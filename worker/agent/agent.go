@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,7 +43,7 @@ type Agent struct {
 	wg      sync.WaitGroup
 
 	wakeSession, wakeReport, wakeFetch    chan struct{}
-	wakeNotice                            chan struct{}
+	wakeNotice, wakeMarks                 chan struct{}
 	tasks, workers, logs, prepares, beats chan struct{} // bounds of work that is under way
 
 	mu         sync.Mutex
@@ -55,6 +56,7 @@ type Agent struct {
 	ending     bool // EndAll was called
 	restarting bool // AnnounceRestart was called
 	seq        uint64
+	portsUsed  atomic.Int64 // since the last heartbeat
 	gpus       []api.GPU
 	gpusTold   bool
 	preparing  map[prepareKey]bool
@@ -62,6 +64,7 @@ type Agent struct {
 	launches   launches
 	notices    notices
 	leaving    leaving
+	marks      []string // of ended allocations, to be searched for
 
 	spares    *spares         // nil without warm starts
 	warmOrder *wire.WarmOrder // what the head wants a spare for
@@ -95,8 +98,8 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{
 		Options: o, lock: lock, allocs: map[string]*alloc{}, preparing: map[prepareKey]bool{},
 		wakeSession: make(chan struct{}, 1), wakeReport: make(chan struct{}, 1), wakeFetch: make(chan struct{}, 1),
-		wakeNotice: make(chan struct{}, 1),
-		tasks:      make(chan struct{}, maxTasks), workers: make(chan struct{}, maxWorkers), logs: make(chan struct{}, maxLogs),
+		wakeNotice: make(chan struct{}, 1), wakeMarks: make(chan struct{}, 1),
+		tasks: make(chan struct{}, maxTasks), workers: make(chan struct{}, maxWorkers), logs: make(chan struct{}, maxLogs),
 		prepares: make(chan struct{}, maxPrepares), beats: make(chan struct{}, maxBeats),
 	}
 	if l, ok := a.Launcher.(launcher); ok && a.Warm != "" {
@@ -203,7 +206,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, loop := range []func(context.Context){a.keepSession, a.keepReporting, a.keepFetching, a.keepGPUs, a.keepNotices} {
+	for _, loop := range []func(context.Context){a.keepSession, a.keepReporting, a.keepFetching, a.keepGPUs, a.keepNotices, a.keepMarks} {
 		a.spawn(func() { loop(ctx) })
 	}
 	<-ctx.Done()
@@ -247,6 +250,7 @@ func (a *Agent) EndAll(ctx context.Context) error {
 	for {
 		left := a.running()
 		if len(left) == 0 {
+			a.sweepMarks(ctx)
 			return nil
 		}
 		if err := a.Clock.Sleep(ctx, 5*time.Millisecond); err != nil {

@@ -90,6 +90,7 @@ type attemptNumber struct {
 // told is what this connection's shim has been told.
 type told struct {
 	lease    time.Duration // sent time of the newest renewal
+	length   time.Duration // of that lease
 	class    wire.Class    // of that renewal
 	start    uint64        // generation
 	startAt  time.Duration // lease under which it was told
@@ -296,18 +297,7 @@ func (x *alloc) launch(ctx context.Context, want *wire.Alloc) error {
 	if spare != nil {
 		x.cfg.Cookie = spare.Cookie() // which its forkserver carries
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make the allocation's folder: %w", err)
-	}
-	// Before anything is started: whatever happens from here on, the next agent finds
-	// the cookie to sweep with (P6).
-	b, err := json.Marshal(x.cfg)
-	if err != nil {
-		return err
-	}
-	if err := writeWhole(filepath.Join(dir, shim.ConfigFile), b); err != nil {
-		return err
-	}
+	var err error
 	if spare != nil {
 		if x.sh, err = x.a.spares.adopt(ctx, spare, x.cfg); err == nil {
 			x.started = true

@@ -3,13 +3,10 @@ package agent
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/troupe-runtime/troupe/worker/process"
 	"github.com/troupe-runtime/troupe/worker/shim"
@@ -36,8 +33,9 @@ type Found struct {
 // Launcher starts shims and finds them again. Every method may be called from several
 // goroutines, for different allocations.
 type Launcher interface {
-	// Start starts a shim in cfg.Dir and returns once it can be talked to. After an
-	// error something of it may be left; Sweep ends that.
+	// Start starts a shim in cfg.Dir and returns once it can be talked to. Before anything is
+	// started it writes cfg down there: whatever happens from then on, the next agent finds the
+	// cookie to sweep with (P6). After an error something of it may be left; Sweep ends that.
 	Start(ctx context.Context, cfg shim.Config) (Shim, error)
 	// Find tells whether the shim that was started with cfg lives.
 	Find(cfg shim.Config) (Found, error)
@@ -138,18 +136,9 @@ func (launcher) Find(cfg shim.Config) (Found, error) {
 	}
 	if j == nil || !j.Gone {
 		// One that is just starting has locked its folder before it writes a journal.
-		alive = shimLocked(cfg.Dir)
+		alive = shim.Locked(cfg.Dir)
 	}
 	return Found{Alive: alive, Journal: j}, nil
-}
-
-func shimLocked(dir string) bool {
-	fd, err := unix.Open(filepath.Join(dir, "shim.lock"), unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	return errors.Is(unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 // Attach implements Launcher.

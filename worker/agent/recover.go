@@ -116,6 +116,7 @@ func (x *alloc) forget() bool {
 			x.port = 0
 		}
 		x.endWork()
+		x.gatherMark()
 		x.a.retire(x.dir(), x.cfg.SocketDir, e)
 	}
 	if !unwanted {
@@ -124,7 +125,6 @@ func (x *alloc) forget() bool {
 	x.a.mu.Lock()
 	delete(x.a.allocs, x.id)
 	x.a.mu.Unlock()
-	wake(x.a.wakeSession)
 	x.a.prune()
 	return true
 }
@@ -134,6 +134,9 @@ func (a *Agent) retire(dir, sockets string, e ended) {
 	b, err := json.Marshal(e)
 	if err == nil {
 		if err = os.MkdirAll(dir, 0o700); err == nil {
+			// In the file that the journal left behind, if there is one: what need not be made
+			// anew is not.
+			_ = os.Rename(filepath.Join(dir, shim.JournalFile+".tmp"), filepath.Join(dir, endedFile+".new"))
 			err = writeWhole(filepath.Join(dir, endedFile), b)
 		}
 	}

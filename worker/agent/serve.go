@@ -83,6 +83,9 @@ func (x *alloc) hear(ctx context.Context, m *shim.ShimMessage) {
 	}
 }
 
+// ackEvery is how many events are acknowledged to a shim in one message.
+const ackEvery = 16
+
 // stepped reports whether any of the ranks has made a step.
 func stepped(steps []wire.RankStep) bool {
 	return slices.ContainsFunc(steps, func(s wire.RankStep) bool { return s.Step >= 0 })
@@ -115,8 +118,7 @@ func (x *alloc) takeLocked(ev wire.AllocEvent) {
 	case wire.EventRankExited, wire.EventVerified, wire.EventDamaged, wire.EventOwnerGone, wire.EventFallback,
 		wire.EventStalled, wire.EventResumed, wire.EventOverdue:
 	}
-	wake(x.a.wakeReport) // at once: a recovery begins with this message
-	wake(x.a.wakeSession)
+	wake(x.a.wakeReport) // at once: a recovery begins with this message, and no heartbeat has to say it too
 }
 
 func (x *alloc) releasePort() {
@@ -174,8 +176,9 @@ func (x *alloc) duties(now time.Duration) []shim.AgentMessage {
 		return nil // what it runs is not known yet
 	}
 	// A class holds from the moment it is known: an attempt must not start under the old one.
-	if l := x.lease(); l.sent > x.told.lease || l.sent > 0 && x.class != x.told.class {
-		x.told.lease, x.told.class = l.sent, x.class
+	l := x.lease()
+	if l.sent > 0 && (x.told.lease == 0 || l.sent >= x.told.lease+renewEvery || l.length != x.told.length || x.class != x.told.class) {
+		x.told.lease, x.told.length, x.told.class = l.sent, l.length, x.class
 		list = append(list, shim.AgentMessage{
 			Type: "renew", SentAt: int64(l.sent), Lease: unit.Duration(l.length), Orphan: unit.Duration(l.orphan), Class: x.class,
 		})
@@ -187,7 +190,9 @@ func (x *alloc) duties(now time.Duration) []shim.AgentMessage {
 	if x.gone && x.a.ending {
 		acked = x.seq // the shim need not wait for a head that goes down too
 	}
-	if acked > x.told.acked {
+	// What is acknowledged a shim only forgets, so it is told of many at once, and of the last:
+	// then it may leave.
+	if acked > x.told.acked && (x.gone || acked >= x.told.acked+ackEvery) {
 		x.told.acked = acked
 		list = append(list, shim.AgentMessage{Type: "ack", Seq: acked})
 	}
@@ -241,7 +246,7 @@ func (x *alloc) startDuty(now time.Duration) (shim.AgentMessage, bool) {
 		return shim.AgentMessage{}, false
 	case !x.lease().valid(now):
 		return shim.AgentMessage{}, false // P3: nothing starts without a lease
-	case x.told.start == at.Generation && x.told.startAt == x.a.lease.sent:
+	case x.told.start == at.Generation && x.a.lease.sent < x.told.startAt+renewEvery:
 		return shim.AgentMessage{}, false
 	}
 	m := shim.AgentMessage{Type: "start", Attempt: x.a.launches.local(at)}
@@ -300,6 +305,9 @@ func (x *alloc) beforeStart(at *wire.AttemptSpec) {
 		}
 		x.port = at.MasterPort
 		x.a.Ports.Use(x.port)
-		wake(x.a.wakeSession)
+		x.a.portsUsed.Add(1)
+		if x.a.portsUsed.Load() >= heldPorts/4 {
+			wake(x.a.wakeSession) // before the head runs out of those that it knows
+		}
 	}
 }

@@ -14,9 +14,12 @@ import (
 )
 
 const (
-	beatEvery    = time.Second
-	beatSpacing  = 20 * time.Millisecond // changes within it travel in one heartbeat
-	beatTimeout  = 5 * time.Second
+	beatEvery   = time.Second
+	beatSpacing = 20 * time.Millisecond // changes within it travel in one heartbeat
+	beatTimeout = 5 * time.Second
+	// renewEvery is how much newer a lease must be for a shim to be told. On a node where much
+	// begins and ends heartbeats follow each other closely, and each concerns every shim.
+	renewEvery   = beatEvery / 2
 	maxBeats     = 5 // on their way at once
 	callTimeout  = 5 * time.Second
 	minBackoff   = 50 * time.Millisecond
@@ -244,6 +247,7 @@ func (a *Agent) beat(ctx context.Context) {
 	a.mu.Lock()
 	b := a.nextBeat()
 	a.mu.Unlock()
+	a.portsUsed.Store(0)
 	b.Ports = a.Ports.Offer()
 	a.spawn(func() {
 		defer func() { <-a.beats }()

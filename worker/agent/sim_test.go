@@ -50,6 +50,9 @@ type scriptConn struct {
 }
 
 func (l *scripted) Start(_ context.Context, cfg shim.Config) (Shim, error) {
+	if err := shim.WriteConfig(&cfg); err != nil {
+		return nil, err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := wire.AllocStatus{ID: cfg.Alloc, Job: cfg.Job, State: wire.AllocIdle}

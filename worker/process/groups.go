@@ -62,7 +62,7 @@ func NewGroups(c Capabilities, alloc string, memory unit.Bytes) (g Groups, fallb
 		g.Kill = filepath.Join(c.KillRoot, groupDir, alloc)
 		// Old groups of that name may have been killed once; see Fresh.
 		_ = removeTree(g.Kill)
-		for _, d := range []string{"shim", "warm", "ranks"} {
+		for _, d := range []string{"shim", "ranks"} {
 			if err := mkdirs(filepath.Join(g.Kill, d)); err != nil {
 				fallbacks = append(fallbacks, fmt.Sprintf("no cgroup.kill: %v", err))
 				g.Kill = ""
@@ -133,7 +133,10 @@ func (g Groups) WarmDirs() (kill, tasks string) {
 			tasks = filepath.Join(dir, "tasks")
 		}
 	}
-	return g.sub(g.Kill, "warm"), tasks
+	if kill = g.sub(g.Kill, "warm"); kill != "" && mkdirs(kill) != nil {
+		kill = "" // no group is better than none to start in
+	}
+	return kill, tasks
 }
 
 // RankDirs makes the groups of one local rank. kill is the cgroup2 group that the
@@ -332,6 +335,9 @@ func (g Groups) removeOnce(base string, keepShim bool) error {
 }
 
 func removeTree(dir string) error {
+	if err := unix.Rmdir(dir); err == nil || errors.Is(err, unix.ENOENT) {
+		return nil // most have none below them
+	}
 	ents, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -345,8 +351,8 @@ func removeTree(dir string) error {
 			errs = append(errs, removeTree(filepath.Join(dir, e.Name())))
 		}
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, err)
+	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+		errs = append(errs, &os.PathError{Op: "remove", Path: dir, Err: err})
 	}
 	return errors.Join(errs...)
 }

@@ -21,11 +21,23 @@ type Proc struct {
 	State byte   // R, S, D, Z, …
 	Start uint64 // field 22 of stat: clock ticks since boot
 	Name  string
+
+	forked bool // and has not executed a program since
 }
+
+// forkNoExec is the kernel's PF_FORKNOEXEC.
+const forkNoExec = 0x40
 
 // Dead reports whether nothing of the process runs any more. A zombie is dead: it
 // holds no memory and no device, only a row of the table (P6).
 func (p Proc) Dead() bool { return p.State == 'Z' || p.State == 'X' || p.State == 0 }
+
+// NeverRan reports whether a child that nobody has waited for ended before it executed the
+// program that it was forked for.
+func NeverRan(pid int) bool {
+	p, err := ReadProc(pid)
+	return err == nil && p.Dead() && p.forked
+}
 
 // ErrGone is returned when a process does not exist (any more).
 var ErrGone = errors.New("process does not exist")
@@ -67,7 +79,11 @@ func parseStat(b []byte) (Proc, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return Proc{}, err
 	}
-	return Proc{PID: pid, PPID: ppid, State: f[0][0], Start: start, Name: string(b[open+1 : end])}, nil
+	p := Proc{PID: pid, PPID: ppid, State: f[0][0], Start: start, Name: string(b[open+1 : end])}
+	if flags, err := strconv.ParseUint(string(f[6]), 10, 64); err == nil {
+		p.forked = flags&forkNoExec != 0
+	}
+	return p, nil
 }
 
 // readSmall reads a file of /proc without the allocations of os.ReadFile, which
@@ -237,51 +253,11 @@ func BootID() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// hasCookie reports whether the process was started with the mark. The environment
-// is searched in pieces, so that a rank with a large one costs no memory here. A process
-// that has gone, or of another user, has no mark; the error says that nothing was learned.
-func hasCookie(pid int, mark, buf []byte) (bool, error) {
-	fd, err := openRead("/proc/" + strconv.Itoa(pid) + "/environ")
-	if err != nil {
-		return false, untold(pid, err)
-	}
-	defer unix.Close(fd)
-	kept := 0
-	for {
-		n, err := unix.Read(fd, buf[kept:])
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return false, untold(pid, err)
-		}
-		if n <= 0 {
-			return false, nil
-		}
-		n += kept
-		if bytes.Contains(buf[:n], mark) {
-			return true, nil
-		}
-		kept = min(len(mark)-1, n)
-		copy(buf, buf[n-kept:n])
-	}
-}
-
 func untold(pid int, err error) error {
 	if telling(err) {
 		return nil
 	}
 	return fmt.Errorf("read the environment of process %d: %w", pid, err)
-}
-
-// HasCookie reports whether the process carries the allocation's mark, as far as can
-// be seen.
-func HasCookie(pid int, cookie string) bool {
-	if cookie == "" {
-		return false
-	}
-	has, _ := hasCookie(pid, []byte(CookieEnv+"="+cookie+"\x00"), make([]byte, 16<<10))
-	return has
 }
 
 // rss is the resident memory of a process in bytes, 0 when it is gone.

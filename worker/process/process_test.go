@@ -118,7 +118,7 @@ func TestCookieIsFoundWhereverItStands(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, func() error { // the environment shows only some time into the exec
-			if has, err := hasCookie(cmd.Process.Pid, mark, make([]byte, 128)); err != nil {
+			if has, err := hasMark(cmd.Process.Pid, [][]byte{mark}, make([]byte, 128)); err != nil {
 				t.Fatal(err)
 			} else if !has {
 				return fmt.Errorf("not found behind %d bytes", pad)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +28,11 @@ type Target struct {
 	// Keep spares these processes and their descendants; of the sweeper itself only
 	// the process is spared.
 	Keep []int
+	// Near takes the groups and the tree for the whole proof where they can give one: the
+	// caller is Root, a subreaper, there is a group to kill, and nothing is kept. What
+	// somebody outside has started with the mark is left to a later SweepMarks. It spares the
+	// look at every process of the machine.
+	Near bool
 }
 
 // Left is a process that did not die.
@@ -88,18 +94,29 @@ func sweep(ctx context.Context, s *scanner, kill func(Proc) bool) Result {
 	if t.Groups.Kill != "" {
 		need = 1
 	}
-	pause, clean := 200*time.Microsecond, 0
+	near := s.near()
+	pause, clean := firstPause, 0
 	for {
+		if near && s.alone() {
+			return res
+		}
 		var err error
 		if t.Whole {
 			err = t.Groups.KillAll()
 		} else {
 			err = t.Groups.KillRanks()
 		}
+		if near && err == nil && pause < nearPatience && ctx.Err() == nil {
+			// What the group held dies within moments; only what has left it has to be found.
+			time.Sleep(pause)
+			pause *= 2
+			continue
+		}
 		found, scanned := s.scan()
 		for _, p := range found {
+			start, again := s.met[p.PID]
 			s.met[p.PID] = p.Start
-			if kill(p) {
+			if kill(p) && !(again && start == p.Start) {
 				res.Killed++
 			}
 		}
@@ -129,6 +146,39 @@ func sweep(ctx context.Context, s *scanner, kill func(Proc) bool) Result {
 		case <-time.After(pause):
 		}
 		pause = min(2*pause, 20*time.Millisecond)
+	}
+}
+
+const (
+	firstPause = 200 * time.Microsecond
+	// nearPatience is how far the pauses of a near sweep grow before it looks at every
+	// process of the machine after all.
+	nearPatience = 2 * time.Millisecond
+)
+
+// near reports whether the groups and the tree alone can prove that nothing is left.
+func (s *scanner) near() bool {
+	t := &s.t
+	if !t.Near || t.Whole || t.Root != s.self || t.Groups.Kill == "" || len(t.Keep) > 0 {
+		return false
+	}
+	var is int32
+	err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&is)), 0, 0, 0)
+	return err == nil && is != 0
+}
+
+// alone reports whether the group is empty and the caller has no child, not even one that
+// nobody has waited for yet. The descendants of a subreaper are below its children, however
+// often their parents have died: without a child there is none of them.
+func (s *scanner) alone() bool {
+	if full, err := s.populated(); full || err != nil {
+		return false
+	}
+	for {
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return errors.Is(err, unix.ECHILD)
+		}
 	}
 }
 
@@ -165,9 +215,9 @@ type scanner struct {
 
 func newScanner(t Target) *scanner {
 	s := &scanner{t: t, self: unix.Getpid(), met: map[int]uint64{}, list: pids, read: ReadProc}
-	s.marked = func(pid int) (bool, error) { return hasCookie(pid, s.mark, s.buf) }
+	s.marked = func(pid int) (bool, error) { return hasMark(pid, [][]byte{s.mark}, s.buf) }
 	if t.Cookie != "" {
-		s.mark = []byte(CookieEnv + "=" + t.Cookie + "\x00")
+		s.mark = markOf(t.Cookie)
 		s.buf = make([]byte, 16<<10)
 	}
 	return s
@@ -198,13 +248,21 @@ func (s *scanner) scan() ([]Proc, error) {
 			failed = err
 		}
 	}
-	procs := make(map[int]Proc, len(list))
-	for _, pid := range list {
+	look := func(pid int) (Proc, bool) {
 		p, err := s.read(pid)
-		if err == nil {
-			procs[pid] = p
-		} else if !telling(err) {
+		if err != nil && !telling(err) {
 			note(err)
+		}
+		return p, err == nil
+	}
+	// Without a tree to follow only what is found needs its row of the table.
+	tree := s.t.Root != 0 || len(s.t.Keep) > 0
+	procs := map[int]Proc{}
+	if tree {
+		for _, pid := range list {
+			if p, ok := look(pid); ok {
+				procs[pid] = p
+			}
 		}
 	}
 	spared := map[int]bool{}
@@ -225,18 +283,24 @@ func (s *scanner) scan() ([]Proc, error) {
 	}
 	root := map[int]bool{s.t.Root: true}
 	var found []Proc
-	for pid, p := range procs {
-		if p.Dead() || pid == s.self || under(procs, pid, spared) {
+	for _, pid := range list {
+		p, known := procs[pid]
+		if pid == s.self || tree && (!known || p.Dead() || under(procs, pid, spared)) {
 			continue
 		}
 		start, met := s.met[pid]
-		is := met && start == p.Start || grouped[pid] || s.t.Root != 0 && under(procs, pid, root)
+		is := grouped[pid] || s.t.Root != 0 && under(procs, pid, root)
 		if !is && s.mark != nil {
 			var err error
 			is, err = s.marked(pid)
 			note(err)
 		}
-		if is {
+		if !known && (is || met) {
+			if p, known = look(pid); !known {
+				continue
+			}
+		}
+		if (is || met && start == p.Start) && !p.Dead() {
 			found = append(found, p)
 		}
 	}

@@ -59,6 +59,7 @@ type attempt struct {
 	ctx      context.Context // ends with the attempt: waiting helpers are answered
 	cancel   context.CancelFunc
 	forked   bool   // its ranks come from a forkserver
+	observe  func() // whether its script loads torch, once its ranks run; nil: not
 	learn    func() // of the rank with local number 0, after its first step and when it has ended
 	agree    agreement
 	quitAt   *time.Timer
@@ -267,12 +268,15 @@ func (s *shim) launch(a *attempt, groups process.Groups, base map[string]string,
 		return err
 	}
 	for i, r := range a.ranks {
-		r.pid, r.ctl = ctls[i].pid, ctls[i]
+		r.ctl = ctls[i]
 		gone := make(chan struct{})
 		r.gone = gone
-		s.rip.claim(r.pid, func(ws unix.WaitStatus) {
+		r.ctl.claim(s.rip, func(pid int, ws unix.WaitStatus) {
 			close(gone)
-			s.post(func() { s.exited(a, r, ws) })
+			s.post(func() {
+				r.pid = pid
+				s.exited(a, r, ws)
+			})
 		})
 	}
 	if a.ctx.Err() != nil {
@@ -286,6 +290,9 @@ func (s *shim) launch(a *attempt, groups process.Groups, base map[string]string,
 		if e := r.ctl.confirm(); e != nil && err == nil {
 			err = fmt.Errorf("rank %d: %w", r.spec.Rank, e)
 		}
+	}
+	if err == nil && a.observe != nil {
+		go a.observe()
 	}
 	return err
 }
@@ -356,7 +363,12 @@ func (s *shim) launched(a *attempt, err error) {
 		return
 	}
 	a.began = true
-	time.AfterFunc(idleAfter, stayResident) // from here on it waits
+	for _, r := range a.ranks {
+		r.pid = r.ctl.pid
+	}
+	if s.idle != nil {
+		s.idle.Reset(idleAfter) // from here on it waits
+	}
 	s.showBoard(a)
 	s.keepLooking(a)
 	pids := a.steps()

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/troupe-runtime/troupe/runtime/wire"
 	"github.com/troupe-runtime/troupe/worker/process"
 )
@@ -47,26 +49,82 @@ func ReadJournal(dir string) (*Journal, error) {
 // FindShim reports the journal of an allocation and whether its shim lives: the
 // process with its pid, start time and boot, not merely one with its pid.
 func FindShim(dir string) (j *Journal, alive bool, err error) {
-	j, err = ReadJournal(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, false, nil
+	for range readTries {
+		if j, err = ReadJournal(dir); err == nil && j.Alive() {
+			return j, true, nil
+		}
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, false, nil
+		}
+		// Now that it is dead, or seems to be: what it wrote last, and not half of it.
+		if again, rerr := ReadJournal(dir); rerr == nil && !again.Alive() {
+			return again, false, nil
+		}
 	}
-	if err != nil {
-		return nil, false, err
-	}
-	return j, j.Alive(), nil
+	return j, false, err
 }
 
-// write replaces the journal so that a reader sees the old or the new one.
-func (j *Journal) write(dir string) error {
+// readTries is how often a journal is read that says something else each time.
+const readTries = 5
+
+// journalFile replaces a journal so that a reader sees the old or the new one. Two files take
+// turns: it is written often, and a new file each time costs more than what is in it.
+type journalFile struct {
+	path string
+	// now is the file that stands in the journal's place, spare the one that is written next;
+	// nil when there is none yet.
+	now, spare *os.File
+}
+
+func (f *journalFile) write(j *Journal) error {
 	b, err := json.Marshal(j)
-	if err != nil {
-		return err
+	if err == nil {
+		err = f.replace(b)
 	}
-	path := filepath.Join(dir, JournalFile)
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+	if err != nil {
 		return fmt.Errorf("write journal: %w", err)
 	}
-	return os.Rename(tmp, path)
+	return nil
+}
+
+func (f *journalFile) replace(b []byte) error {
+	tmp := f.path + ".tmp"
+	if f.spare == nil {
+		w, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			return err
+		}
+		f.spare = w
+	}
+	_, err := f.spare.WriteAt(b, 0)
+	if err == nil {
+		err = f.spare.Truncate(int64(len(b)))
+	}
+	exchanged := false
+	if err == nil && f.now != nil {
+		exchanged = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, f.path, unix.RENAME_EXCHANGE) == nil
+	}
+	if err == nil && !exchanged {
+		// The first, or a file system that cannot exchange names.
+		err = os.Rename(tmp, f.path)
+	}
+	if err != nil {
+		f.close() // what stands where is not known: all over again
+		return err
+	}
+	if !exchanged && f.now != nil {
+		f.now.Close()
+		f.now = nil
+	}
+	f.now, f.spare = f.spare, f.now
+	return nil
+}
+
+func (f *journalFile) close() {
+	for _, w := range []*os.File{f.now, f.spare} {
+		if w != nil {
+			w.Close()
+		}
+	}
+	f.now, f.spare = nil, nil
 }

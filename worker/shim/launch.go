@@ -44,15 +44,11 @@ func Launch(binary string, args []string, cfg Config) (*os.Process, error) {
 
 // prepareDir makes what a shim finds when it starts: its folder, groups and configuration.
 func prepareDir(cfg *Config) (path string, groups process.Groups, err error) {
-	if err := os.MkdirAll(cfg.Dir, 0o750); err != nil {
-		return "", groups, fmt.Errorf("make the allocation's folder: %w", err)
-	}
-	cfg.Version = ProtocolVersion
 	path = filepath.Join(cfg.Dir, ConfigFile)
 	// Written down before they are made: who dies in between leaves nothing unknown.
 	planned := process.PlannedGroups(capabilities(cfg), cfg.Alloc, cfg.Limits.Memory)
 	cfg.Groups = &planned
-	if err := writeConfig(path, cfg); err != nil {
+	if err := WriteConfig(cfg); err != nil {
 		return "", groups, err
 	}
 	groups, fallbacks := process.NewGroups(capabilities(cfg), cfg.Alloc, cfg.Limits.Memory)
@@ -60,11 +56,17 @@ func prepareDir(cfg *Config) (path string, groups process.Groups, err error) {
 	if groups == planned && len(fallbacks) == 0 {
 		return path, groups, nil
 	}
-	return path, groups, writeConfig(path, cfg)
+	return path, groups, WriteConfig(cfg)
 }
 
-// writeConfig puts a configuration in the place of the one before, whole.
-func writeConfig(path string, cfg *Config) error {
+// WriteConfig makes an allocation's folder and puts its configuration there in the place of
+// the one before, whole.
+func WriteConfig(cfg *Config) error {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return fmt.Errorf("make the allocation's folder: %w", err)
+	}
+	cfg.Version = ProtocolVersion
+	path := filepath.Join(cfg.Dir, ConfigFile)
 	b, err := json.Marshal(cfg)
 	if err != nil {
 		return err

@@ -23,12 +23,7 @@ func lookPathIn(dir string, argv, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, checkProgram(within(dir, name))
 	}
-	var path string
-	for _, e := range env {
-		if v, ok := strings.CutPrefix(e, "PATH="); ok {
-			path = v
-		}
-	}
+	path := pathOf(env)
 	var denied error
 	for _, dir := range filepath.SplitList(path) {
 		if dir == "" {
@@ -50,6 +45,17 @@ func lookPathIn(dir string, argv, env []string) (string, error) {
 		return "", denied
 	}
 	return "", unusablef(exitNotFound, "%q was not found in PATH (%s)", name, path)
+}
+
+// pathOf is the PATH of an environment.
+func pathOf(env []string) string {
+	var path string
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			path = v
+		}
+	}
+	return path
 }
 
 func checkProgram(file string) error {

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -75,18 +76,20 @@ func ReadConfig(path string) (Config, error) {
 	return cfg, nil
 }
 
-// small makes the shim small on purpose: two threads of Go code, a heap that is collected
-// early.
+// small makes the shim small on purpose: two threads of Go code, and a heap that is collected
+// early once it is resident. A short job ends before the first collection, which would cost
+// more than what it finds.
 func small() {
 	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
-	debug.SetGCPercent(25)
+	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(24 << 20)
 }
 
 // ignoreSignals: the shim ends by its agent's word, its lease or SIGKILL; a terminal that
 // closes or an operator's TERM to a whole session must not take the ranks along.
 func ignoreSignals() {
-	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE)
+	// Caught, not ignored: what is ignored stays so in the ranks.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE)
 }
 
 // shimMain serves the allocation whose configuration is at path; adopted are the descriptors
@@ -113,7 +116,7 @@ func shimMain(path string, adopted ...string) error {
 			s.warm.adopt(&h, c)
 		}
 	}
-	time.AfterFunc(idleAfter, stayResident)
+	s.idle = time.AfterFunc(idleAfter, stayResident)
 	err = s.run()
 	s.cleanUp()
 	return err
@@ -147,6 +150,7 @@ func newShim(cfg Config) (*shim, error) {
 		func(generation uint64, text string) {
 			s.post(func() { s.emit(wire.AllocEvent{Kind: wire.EventFallback, Generation: generation, Message: text}) })
 		})
+	s.file.path = filepath.Join(cfg.Dir, JournalFile)
 	s.journal = Journal{Version: ProtocolVersion, Identity: self, Alloc: cfg.Alloc}
 	// A shim that follows a dead one of the same allocation goes on with its numbers.
 	if old, err := ReadJournal(cfg.Dir); err == nil {
@@ -178,15 +182,45 @@ func newShim(cfg Config) (*shim, error) {
 
 // lockDir keeps a second shim off the same allocation for as long as this one lives.
 func lockDir(dir string) error {
-	fd, err := unix.Open(filepath.Join(dir, "shim.lock"), unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	_, err := lock(dir, unix.O_CREAT)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("another shim serves %s", dir)
+	}
 	if err != nil {
 		return fmt.Errorf("lock the allocation: %w", err)
 	}
+	return nil // held until the process ends
+}
+
+// Locked reports whether a shim holds an allocation's folder.
+func Locked(dir string) bool {
+	fd, err := lock(dir, 0)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return errors.Is(err, unix.EWOULDBLOCK)
+}
+
+// lock locks an allocation's folder, and where a folder cannot be locked, as on NFS, a file
+// in it.
+func lock(dir string, create int) (int, error) {
+	fd, err := flock(dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err == nil || errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.ENOENT) {
+		return fd, err
+	}
+	return flock(filepath.Join(dir, "shim.lock"), unix.O_RDWR|create)
+}
+
+func flock(path string, mode int) (int, error) {
+	fd, err := unix.Open(path, mode|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return -1, err
+	}
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		unix.Close(fd)
-		return fmt.Errorf("another shim serves %s", dir)
+		return -1, err
 	}
-	return nil // held until the process ends
+	return fd, nil
 }
 
 // cleanUp removes what only a living shim needs.

@@ -19,6 +19,10 @@ type reaper struct {
 	// adoption and the moment its pid is known here.
 	lost  map[int]unix.WaitStatus
 	queue []int
+
+	forker sync.Once
+	forks  chan<- func()
+	cpus   unix.CPUSet // that the forking thread may run on
 }
 
 const lostMax = 256

@@ -19,11 +19,14 @@ import (
 )
 
 const (
-	maxRanks  = 1024 // on one node
-	tick      = 250 * time.Millisecond
-	redirty   = 5 * time.Second // between tries to end what did not die
-	watchRSS  = 500 * time.Millisecond
-	lastWords = 5 * time.Second // how long an ended shim waits for its last event's ack
+	maxRanks = 1024 // on one node
+	tick     = 250 * time.Millisecond
+	redirty  = 5 * time.Second // between tries to end what did not die
+	watchRSS = 500 * time.Millisecond
+	// staleAfter is how long the journal may name what was acknowledged: to tell an event again
+	// does no harm, since the log knows it by its number.
+	staleAfter = time.Second
+	lastWords  = 5 * time.Second // how long an ended shim waits for its last event's ack
 )
 
 // shim owns one allocation. All state below loop belongs to the goroutine of run:
@@ -38,7 +41,10 @@ type shim struct {
 
 	// loop
 	journal  Journal
+	file     journalFile
 	dirty    bool // the journal must be written before anything is sent
+	stale    bool // it holds what was acknowledged since
+	written  time.Duration
 	outbox   []*ShimMessage
 	agents   map[*agentConn]bool
 	lease    lease
@@ -54,6 +60,7 @@ type shim struct {
 	leaving  bool      // last words are said
 	unheard  bool      // and waited for in vain
 	owner    ownerWatch
+	idle     *time.Timer // until the shim makes itself small; nil in tests
 	lastPrep time.Duration
 	voice    *Voice                    // nil: it has none
 	calledAt map[saveKey]time.Duration // when a call said last that a step is prepared
@@ -153,6 +160,9 @@ func (s *shim) enforce() time.Duration {
 	now := s.now()
 	s.speak(now)
 	wait := s.enforceLease(now)
+	if s.stale && now-s.written >= staleAfter {
+		s.dirty = true
+	}
 	if s.att.active() && s.att.began {
 		s.watchMemory(now)
 		s.watchPace()
@@ -189,9 +199,9 @@ func (s *shim) send(m *ShimMessage) { s.outbox = append(s.outbox, m) }
 // journal does not hold.
 func (s *shim) flush() {
 	if s.dirty {
-		s.dirty = false
+		s.dirty, s.stale, s.written = false, false, s.now()
 		s.journal.Groups = s.groups
-		if err := s.journal.write(s.cfg.Dir); err != nil {
+		if err := s.file.write(&s.journal); err != nil {
 			log.Printf("journal: %v", err) // the agent still hears it from here
 		}
 	}
@@ -224,7 +234,7 @@ func (s *shim) ack(seq uint64) {
 	}
 	if n > 0 {
 		s.journal.Unacked = append([]wire.AllocEvent(nil), s.journal.Unacked[n:]...)
-		s.dirty = true
+		s.stale = true
 	}
 }
 
@@ -232,6 +242,8 @@ func (s *shim) ack(seq uint64) {
 // spares the forkserver too.
 func (s *shim) target() process.Target {
 	t := process.Target{Cookie: s.cfg.Cookie, Groups: s.groups, Root: os.Getpid()}
+	// Devices go to somebody else at once, so all three nets must say that they are free.
+	t.Near = len(s.cfg.Devices) == 0
 	if pid := s.saver.pid(); pid > 0 {
 		t.Keep = []int{pid}
 	}

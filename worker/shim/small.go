@@ -14,6 +14,7 @@ import (
 // so it is given back then, and each time after it was used. The kernel reads it from the
 // page cache again when it is called.
 func stayResident() {
+	debug.SetGCPercent(25)
 	debug.FreeOSMemory() // first: a collection reads much of the program
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -20,8 +20,9 @@ const (
 	// It asks for their steps twice a second, so it is stopped, or its machine is.
 	agentSilent = 1500 * time.Millisecond
 	// reached is how recent an answer must be for the shim's last words to wait for one.
-	reached     = 3 * time.Second
-	idleAfter   = time.Second
+	reached = 3 * time.Second
+	// idleAfter is longer than a short job, which would pay for a collection in vain.
+	idleAfter   = 4 * time.Second
 	maxAccess   = 64 << 10 // bytes of the file
 	defaultGone = 200 * time.Millisecond
 )

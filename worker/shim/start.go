@@ -17,11 +17,11 @@ import (
 	"github.com/troupe-runtime/troupe/worker/process"
 )
 
-// How a rank is started. The shim runs a middle process, which starts one
-// rank-init for each rank, in its cgroup and session, and exits. The rank-inits are
-// then children of the shim, its main thread to be exact, which never ends while
-// the shim lives: only so does PDEATHSIG mean the shim's death and not that of a
-// thread. A rank-init gets its spec over a socket, prepares itself, reports its pid
+// How a rank is started that the shim cannot start itself (see direct). The shim runs a
+// middle process, which starts one rank-init for each rank, in its cgroup and session, and
+// exits. The rank-inits are then children of the shim, its main thread to be exact, which
+// never ends while the shim lives: only so does PDEATHSIG mean the shim's death and not that
+// of a thread. A rank-init gets its spec over a socket, prepares itself, reports its pid
 // and waits for the word to go; a closed socket then says that exec succeeded.
 
 const (
@@ -92,10 +92,11 @@ func unusableCode(err error) int64 {
 	return 0
 }
 
-// started is one rank between fork and exec.
+// started is one rank between fork and exec, or before both.
 type started struct {
-	pid int
-	ctl *os.File
+	pid    int
+	ctl    *os.File
+	direct *direct // nil: a rank-init waits for the word
 }
 
 func (s *started) close() {
@@ -108,8 +109,16 @@ func (s *started) close() {
 // errStillborn is wrapped when a rank-init was gone before it could say anything.
 var errStillborn = errors.New("a rank ended before it was ready")
 
-// forkRanks starts a rank-init for each spec and waits until all are ready. The
+// startRanks prepares a rank for each spec, up to where only the word to go is missing. The
 // cgroup2 directory of each stands in groups ("" for none).
+func startRanks(r *reaper, cookie string, specs []initSpec, groups []string) ([]*started, error) {
+	if ranks, ok := directly(r, cookie, specs, groups); ok {
+		return ranks, nil
+	}
+	return forkRanks(r, cookie, specs, groups)
+}
+
+// forkRanks starts a rank-init for each spec and waits until all are ready.
 func forkRanks(r *reaper, cookie string, specs []initSpec, groups []string) ([]*started, error) {
 	ranks, err := tryFork(r, cookie, specs, groups)
 	if errors.Is(err, errStillborn) && groups[0] != "" {
@@ -235,13 +244,33 @@ func closeAll(ranks []*started) {
 	}
 }
 
+// claim has tell called with the end of the rank, once it has the word to go.
+func (s *started) claim(r *reaper, tell func(pid int, ws unix.WaitStatus)) {
+	if s.direct != nil {
+		s.direct.tell = tell
+		return
+	}
+	r.claim(s.pid, func(ws unix.WaitStatus) { tell(s.pid, ws) })
+}
+
 // release gives the word to go. A rank that is gone shows in confirm.
-func (s *started) release() { _, _ = s.ctl.Write([]byte{'g'}) }
+func (s *started) release() {
+	if s.direct != nil {
+		s.direct.start(s)
+		return
+	}
+	s.word()
+}
+
+func (s *started) word() { _, _ = s.ctl.Write([]byte{'g'}) }
 
 // confirm waits until exec has happened and returns why it failed, nil when the
 // rank's own program runs.
 func (s *started) confirm() error {
 	defer s.close()
+	if s.ctl == nil { // started directly, or not at all
+		return s.direct.err
+	}
 	var rep initReport
 	err := ReadFrame(s.ctl, 64<<10, &rep)
 	switch {
@@ -390,12 +419,20 @@ func bind(cpus []int) error {
 }
 
 func redirect(path string, fd int) error {
-	f, err := unix.Open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o640)
+	f, err := openOutput(path)
 	if err != nil {
-		return fmt.Errorf("open output file %s: %w", path, err)
+		return err
 	}
 	if err := unix.Dup3(f, fd, 0); err != nil {
 		return fmt.Errorf("redirect output to %s: %w", path, err)
 	}
 	return nil
+}
+
+func openOutput(path string) (int, error) {
+	f, err := unix.Open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o640)
+	if err != nil {
+		return -1, fmt.Errorf("open output file %s: %w", path, err)
+	}
+	return f, nil
 }

@@ -126,7 +126,7 @@ func (w *warmth) start(a *attempt, specs []initSpec, dirs []string) ([]*started,
 		if why != "" {
 			w.fallback(a, why)
 		}
-		return forkRanks(w.spawn.rip, w.cfg.Cookie, specs, dirs)
+		return startRanks(w.spawn.rip, w.cfg.Cookie, specs, dirs)
 	}
 	for i := range specs {
 		specs[i].Args = specs[i].Argv[len(specs[i].Argv)-len(sp.Command.Args):]
@@ -152,13 +152,13 @@ func (w *warmth) start(a *attempt, specs []initSpec, dirs []string) ([]*started,
 		w.fallback(a, err.Error())
 		beside = !hopeless(err) && (f.stopped() || !f.alive())
 	}
-	ranks, err := forkRanks(w.spawn.rip, w.cfg.Cookie, specs, dirs)
+	ranks, err := startRanks(w.spawn.rip, w.cfg.Cookie, specs, dirs)
 	switch {
 	case err != nil:
 	case beside:
 		w.begin(&sp)
 	case f == nil && w.forkable(&sp):
-		go w.observe(a, &sp, ranks[0].pid)
+		a.observe = func() { w.observe(a, &sp, ranks[0].pid) }
 	}
 	return ranks, err
 }
