@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -71,7 +72,9 @@ type rank struct {
 	spec    wire.RankSpec
 	pid     int
 	dir     string
-	page    *rankPage
+	page    *rankPage  // nil until the rank has said hello
+	paging  sync.Mutex // while it is made
+	stopBy  int64      // CLOCK_MONOTONIC ns, 0: it was not asked to stop
 	oomBase int64
 	oom     bool // the watchdog found it over the limit
 	ended   bool
@@ -240,9 +243,6 @@ func (s *shim) launch(a *attempt, groups process.Groups, base map[string]string,
 			return err
 		}
 		r.oomBase = groups.OOMKills(r.spec.LocalRank)
-		if r.page, err = newRankPage(s.cfg.SocketDir, a.spec.Generation, r.spec.Rank); err != nil {
-			return err
-		}
 		dirs[i] = kill
 		specs[i] = initSpec{
 			Shim: os.Getpid(), Dir: a.spec.WorkingDir,

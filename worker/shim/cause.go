@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -129,7 +130,7 @@ func readTail(path string, n int64) ([]byte, error) {
 
 // exceptionLine is the line that ends a traceback: a dotted name, then a colon or
 // the end.
-var exceptionLine = regexp.MustCompile(`^[A-Za-z_][\w.]*(:.*)?$`)
+var exceptionLine = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][\w.]*(:.*)?$`) })
 
 const tracebackHead = "Traceback (most recent call last):"
 
@@ -155,7 +156,7 @@ func lastTraceback(tail []byte) failure {
 			end = i
 			continue
 		}
-		if exceptionLine.MatchString(l) {
+		if exceptionLine().MatchString(l) {
 			message, end = l, i
 		}
 		break

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/troupe-runtime/troupe/runtime/page"
 	"github.com/troupe-runtime/troupe/runtime/wire"
 	"github.com/troupe-runtime/troupe/worker/process"
 )
@@ -43,7 +44,8 @@ func (s *shim) end(o endOrder) {
 		for _, r := range a.ranks {
 			if !r.ended {
 				r.byShim = true
-				r.page.stop(o.grace)
+				r.stopBy = page.Monotonic() + int64(o.grace)
+				r.page.stop(r.stopBy)
 				s.rip.signal(r.pid, unix.SIGTERM)
 			}
 		}

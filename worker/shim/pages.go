@@ -6,9 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/troupe-runtime/troupe/runtime/page"
 )
@@ -21,8 +18,8 @@ type rankPage struct {
 	p    *page.Page // nil once removed
 }
 
-// newRankPage makes the page before the rank starts. What stands in its place, from
-// an attempt that could not clean up, is removed and never written through.
+// newRankPage makes the page when the rank says hello: many a rank never does. What stands in
+// its place, from an attempt that could not clean up, is removed and never written through.
 func newRankPage(dir string, generation uint64, rank int64) (*rankPage, error) {
 	path := filepath.Join(dir, fmt.Sprintf("page-g%d-r%d", generation, rank))
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -59,15 +56,12 @@ func (r *rankPage) phase() int64 {
 	return r.p.Phase()
 }
 
-// stop makes should_stop answer true in the rank, and tells it how long it has.
-func (r *rankPage) stop(grace time.Duration) {
+// stop makes should_stop answer true in the rank, and tells it until when it has time.
+func (r *rankPage) stop(by int64) {
 	if r == nil || r.p == nil {
 		return
 	}
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err == nil {
-		r.p.SetStopBy(ts.Nano() + int64(grace))
-	}
+	r.p.SetStopBy(by)
 	r.p.SetStop(true)
 }
 

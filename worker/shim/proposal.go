@@ -55,11 +55,14 @@ func (s *shim) keepLooking(a *attempt) {
 // showBoard writes the verdict before the proposal: whoever sees a newer proposal sees
 // that the older one is decided.
 func (s *shim) showBoard(a *attempt) {
-	b := a.agree.board
 	for _, r := range a.ranks {
-		if r.page == nil || r.page.p == nil {
-			continue
-		}
+		a.showTo(r)
+	}
+}
+
+func (a *attempt) showTo(r *rank) {
+	b := a.agree.board
+	if r.page != nil && r.page.p != nil {
 		r.page.p.SetVerdict(b.Verdict, int64(b.Word))
 		r.page.p.SetProposal(b.Proposal, b.Target)
 	}
@@ -82,8 +85,12 @@ func (s *shim) lookAtRanks(a *attempt) bool {
 
 // view reads the acknowledgement before the step; see agree.Judge.
 func (r *rank) view(now int64) agree.View {
-	if r.ended || r.page == nil || r.page.p == nil {
-		return agree.View{Step: r.page.step(), Ended: r.ended}
+	if r.ended {
+		return agree.View{Step: r.page.step(), Ended: true}
+	}
+	if r.page == nil || r.page.p == nil { // it has said nothing
+		r.calls.See(now, 0, -1, 0)
+		return agree.View{Step: -1, Quiet: r.calls.Quiet(now), P99: r.calls.P99()}
 	}
 	p := r.page.p
 	v := agree.View{Acknowledged: p.Acknowledged(), Settled: p.Settled()}

@@ -181,22 +181,59 @@ func (rc *rankConn) hello(req *RankRequest) *RankReply {
 			return
 		}
 		r := a.rank(req.Rank)
-		if r == nil || r.page == nil {
+		if r == nil {
 			rep = refuse("usage", "rank %d is not on this node", req.Rank)
 			return
 		}
 		rc.a, rc.r = a, r
 		rep = &RankReply{
-			OK: true, V: ProtocolVersion, Page: r.page.path, World: a.spec.World, Step: -1,
+			OK: true, V: ProtocolVersion, World: a.spec.World, Step: -1,
 			Store: a.spec.Checkpoint.Store, EverySteps: a.spec.Checkpoint.EverySteps,
 			SaveDeadlineMS: a.saveDeadline().Milliseconds(),
 			Stacks:         rc.s.stackFile(a.spec.Generation, req.Rank), StackSignal: StackSignal,
 		}
 	})
 	if rep.OK {
+		if err := rc.givePage(rep); err != nil {
+			rc.a, rc.r = nil, nil
+			return refuse("io", "%v", err)
+		}
 		rc.listenTo()
 	}
 	return rep
+}
+
+// givePage makes the rank's page, if this is the first of its processes to say hello.
+func (rc *rankConn) givePage(rep *RankReply) error {
+	a, r := rc.a, rc.r
+	r.paging.Lock()
+	defer r.paging.Unlock()
+	var has *rankPage
+	rc.s.ask(func() { has = r.page })
+	if has == nil {
+		p, err := newRankPage(rc.s.cfg.SocketDir, a.spec.Generation, r.spec.Rank)
+		if err != nil {
+			return err
+		}
+		if has = p; !rc.s.ask(func() { a.takePage(r, p) }) {
+			p.remove()
+		}
+	}
+	rep.Page = has.path
+	return nil
+}
+
+// takePage shows a rank, on its new page, what it would have seen there before.
+func (a *attempt) takePage(r *rank, p *rankPage) {
+	if a.done {
+		p.remove()
+		return
+	}
+	r.page = p
+	a.showTo(r)
+	if r.stopBy != 0 {
+		p.stop(r.stopBy)
+	}
 }
 
 // resume answers once every share of the step is whole: no rank loads a step that

@@ -200,14 +200,14 @@ func ownWord(pidfd int, file string) (string, error) {
 }
 
 var (
-	threadOf   = regexp.MustCompile(`(?m)^(Current thread|Thread) 0x[0-9a-f]+`)
-	addressesA = regexp.MustCompile(`0x[0-9a-f]{6,}`)
+	threadOf   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^(Current thread|Thread) 0x[0-9a-f]+`) })
+	addressesA = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`0x[0-9a-f]{6,}`) })
 )
 
 // tidyStack drops what differs between equal stacks, and puts the thread that answered,
 // which is the main one where it can, first.
 func tidyStack(s string) string {
-	s = threadOf.ReplaceAllString(strings.ToValidUTF8(s, "?"), "$1")
+	s = threadOf().ReplaceAllString(strings.ToValidUTF8(s, "?"), "$1")
 	var first, rest []string
 	for part := range strings.SplitSeq(strings.TrimSpace(s), "\n\n") {
 		if strings.HasPrefix(part, "Current thread") {
@@ -240,7 +240,7 @@ func kernelWord(pid int) string {
 		fmt.Fprintf(&b, "system call %s\n", call)
 	}
 	if k := read("stack"); k != "" {
-		b.WriteString("in the kernel:\n" + addressesA.ReplaceAllString(k, "0x…") + "\n")
+		b.WriteString("in the kernel:\n" + addressesA().ReplaceAllString(k, "0x…") + "\n")
 	}
 	if b.Len() == 0 {
 		return "nothing is known of the process"

@@ -3,7 +3,6 @@ package warm
 import (
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"strings"
 )
 
@@ -17,7 +16,19 @@ type Command struct {
 	Safe    bool     // -P: the script's folder is not on sys.path
 }
 
-var python = regexp.MustCompile(`^python([0-9]+(\.[0-9]+)?)?$`)
+// python reports whether a program is called python, python3 or python3.12.
+func python(name string) bool {
+	version, ok := strings.CutPrefix(name, "python")
+	if !ok || version == "" {
+		return ok
+	}
+	major, minor, dotted := strings.Cut(version, ".")
+	return digits(major) && (!dotted || digits(minor))
+}
+
+func digits(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
+}
 
 // plainFlags change nothing that a forkserver started with them does not share.
 const plainFlags = "uBObdqs"
@@ -26,7 +37,7 @@ const plainFlags = "uBObdqs"
 // says so for a Python command of which that could have been expected, and is empty for
 // every other program.
 func Parse(argv []string) (c Command, why string, ok bool) {
-	if len(argv) == 0 || !python.MatchString(filepath.Base(argv[0])) {
+	if len(argv) == 0 || !python(filepath.Base(argv[0])) {
 		return c, "", false
 	}
 	c.Program = argv[0]

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -132,7 +133,9 @@ func (s *Store) read() storeFile {
 	return f
 }
 
-var moduleName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
+var moduleName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
+})
 
 // ReadModules reads the names that a rank reports at its first step and at its end. They are a stranger's text:
 // what is no name of a module is left out, and the number is bounded.
@@ -146,7 +149,7 @@ func ReadModules(path string) ([]string, error) {
 		return nil, fmt.Errorf("modules in %s: %w", path, err)
 	}
 	names = slices.DeleteFunc(names, func(n string) bool {
-		return len(n) > 200 || !moduleName.MatchString(n) || strings.HasPrefix(n, "__main__")
+		return len(n) > 200 || !moduleName().MatchString(n) || strings.HasPrefix(n, "__main__")
 	})
 	return names[:min(len(names), maxModules)], nil
 }
@@ -161,10 +164,12 @@ func Mentions(script, dir string) bool {
 		script = filepath.Join(dir, script)
 	}
 	b, err := readBounded(script, 1<<20)
-	return err == nil && torchWord.Match(b)
+	return err == nil && torchWord().Match(b)
 }
 
-var torchWord = regexp.MustCompile(`\b(torch|lightning|pytorch_lightning|transformers|accelerate|deepspeed)\b`)
+var torchWord = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\b(torch|lightning|pytorch_lightning|transformers|accelerate|deepspeed)\b`)
+})
 
 // readBounded reads at most limit bytes of a regular file, which may belong to anybody.
 func readBounded(path string, limit int64) ([]byte, error) {
