@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -74,29 +75,41 @@ func (l launcher) CheckStart(dir string, argv []string, path string) (code int64
 	return shim.CheckStart(dir, argv, path)
 }
 
-// dialNew connects to a shim that was just started and has not listened yet.
+// dialNew connects to a shim that was just started, and waits until it serves.
 func dialNew(ctx context.Context, cfg shim.Config, ended <-chan struct{}, kill func() error) (Shim, error) {
 	deadline := time.NewTimer(startLimit)
 	defer deadline.Stop()
 	pause := time.Millisecond
 	for {
 		c, err := shim.Dial(filepath.Join(cfg.SocketDir, shim.AgentSocket))
-		if err == nil {
-			return c, nil
-		}
+		var greeted <-chan struct{}
+		var again <-chan time.Time
 		wait := time.NewTimer(pause)
+		if err == nil {
+			greeted = c.Greeted()
+		} else {
+			again = wait.C
+		}
 		select {
-		case <-wait.C:
+		case <-greeted:
+			wait.Stop()
+			return c, nil
+		case <-again:
 			pause = min(2*pause, 4*time.Millisecond)
 			continue
 		case <-ended:
 			err = fmt.Errorf("the shim ended at once: %s", lastLines(filepath.Join(cfg.Dir, "shim.log")))
 		case <-deadline.C:
-			err = fmt.Errorf("the shim does not listen after %s: %w", startLimit, err)
+			err = errors.Join(fmt.Errorf("the shim does not serve after %s", startLimit), err)
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
 		wait.Stop()
+		if c != nil {
+			c.Close()
+			for range c.Messages() { //nolint:revive // drained, so that its reader ends
+			}
+		}
 		if ctx.Err() == nil {
 			_ = kill() // otherwise the next agent finds it
 		}

@@ -14,11 +14,12 @@ import (
 
 // Client is an agent's connection to one shim.
 type Client struct {
-	c    *net.UnixConn
-	msgs chan ShimMessage
-	mu   sync.Mutex
-	err  error
-	wmu  sync.Mutex
+	c       *net.UnixConn
+	msgs    chan ShimMessage
+	greeted chan struct{} // closed when the shim has spoken
+	mu      sync.Mutex
+	err     error
+	wmu     sync.Mutex
 }
 
 // Dial connects to a shim's agent socket, <socketDir>/agent.sock. The shim speaks
@@ -28,7 +29,7 @@ func Dial(socket string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reach the shim: %w", err)
 	}
-	cl := &Client{c: c, msgs: make(chan ShimMessage, 64)}
+	cl := &Client{c: c, msgs: make(chan ShimMessage, 64), greeted: make(chan struct{})}
 	go cl.read()
 	return cl, nil
 }
@@ -49,7 +50,7 @@ func DialWait(socket string, limit time.Duration) (*Client, error) {
 
 func (c *Client) read() {
 	defer close(c.msgs)
-	for {
+	for first := true; ; first = false {
 		var m ShimMessage
 		if err := ReadFrame(c.c, MaxAgentFrame, &m); err != nil {
 			c.mu.Lock()
@@ -60,9 +61,16 @@ func (c *Client) read() {
 			c.c.Close()
 			return
 		}
+		if first {
+			close(c.greeted)
+		}
 		c.msgs <- m
 	}
 }
+
+// Greeted is closed when the shim has spoken. A shim that was just started can be dialed
+// before it serves.
+func (c *Client) Greeted() <-chan struct{} { return c.greeted }
 
 // Messages delivers what the shim says, in order; it is closed when the connection
 // ends. It must be drained: an agent that does not read is cut off.

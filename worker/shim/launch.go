@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -106,7 +107,14 @@ func launch(binary string, args []string, cfg Config, stdin *os.File) (*os.Proce
 			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
 		}
 	}
-	argv := append(append([]string{"troupe-shim"}, args...), path)
+	// Who starts it listens for it, and hands the socket over: so it can be dialed at once.
+	l, err := listenFor(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	attr.Files = append(attr.Files, l)
+	argv := append(append([]string{"troupe-shim"}, args...), path, strconv.Itoa(len(attr.Files)-1))
 	p, err := os.StartProcess(binary, argv, attr)
 	if err == nil && attr.Sys.UseCgroupFD && !process.Born(p.Pid, argv[0]) {
 		_, _ = p.Wait()
@@ -120,6 +128,20 @@ func launch(binary string, args []string, cfg Config, stdin *os.File) (*os.Proce
 		return nil, fmt.Errorf("start the shim %s: %w", binary, err)
 	}
 	return p, nil
+}
+
+// listenFor makes the socket that a shim hears agents on.
+func listenFor(cfg *Config) (*os.File, error) {
+	if err := os.MkdirAll(cfg.SocketDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the socket folder: %w", err)
+	}
+	l, err := listen(filepath.Join(cfg.SocketDir, AgentSocket))
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	defer l.Close()
+	return l.File()
 }
 
 // Sweep ends everything that the dead shim of the allocation in dir has left, ranks,

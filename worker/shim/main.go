@@ -42,9 +42,11 @@ func Main(args []string) int {
 		err = spareMain(args[1])
 	case args[0] == modeAdopt && len(args) == 4:
 		_ = os.WriteFile("/proc/self/comm", []byte("troupe-shim"), 0) // an exec of /proc/self/exe is called "exe"
-		err = shimMain(args[3], args[1], args[2])
+		err = shimMain(args[3], "", args[1], args[2])
+	case len(args) == 2:
+		err = shimMain(args[0], args[1])
 	default:
-		err = shimMain(args[0])
+		err = shimMain(args[0], "")
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "troupe-shim: %v\n", err)
@@ -92,9 +94,10 @@ func ignoreSignals() {
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE)
 }
 
-// shimMain serves the allocation whose configuration is at path; adopted are the descriptors
-// that a spare has left, if this process was one.
-func shimMain(path string, adopted ...string) error {
+// shimMain serves the allocation whose configuration is at path. socket is the descriptor that
+// agents are heard on; empty: it makes one. adopted are the descriptors that a spare has left,
+// if this process was one.
+func shimMain(path, socket string, adopted ...string) error {
 	small()
 	closeOnExec()
 	log.SetPrefix("troupe-shim: ")
@@ -105,6 +108,9 @@ func shimMain(path string, adopted ...string) error {
 	}
 	s, err := newShim(cfg)
 	if err != nil {
+		return err
+	}
+	if s.agentL, err = agentListener(&cfg, socket); err != nil {
 		return err
 	}
 	ignoreSignals()

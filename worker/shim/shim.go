@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,7 @@ type shim struct {
 	cfg    Config
 	groups process.Groups
 	rip    *reaper
+	agentL *net.UnixListener
 	calls  chan func()
 	quit   chan struct{}        // closed when the shim is about to exit
 	now    func() time.Duration // CLOCK_BOOTTIME
@@ -103,11 +105,7 @@ func BootTime() int64 { return int64(boottime()) }
 
 // run serves one allocation until it is told to end and everything is proven gone.
 func (s *shim) run() error {
-	agentL, err := listen(filepath.Join(s.cfg.SocketDir, AgentSocket))
-	if err != nil {
-		return err
-	}
-	defer agentL.Close()
+	defer s.agentL.Close()
 	rankL, err := listen(filepath.Join(s.cfg.SocketDir, RankSocket))
 	if err != nil {
 		return err
@@ -116,7 +114,7 @@ func (s *shim) run() error {
 	s.dirty = true
 	s.flush()
 	go s.rip.run()
-	go s.acceptAgents(agentL)
+	go s.acceptAgents(s.agentL)
 	go s.acceptRanks(rankL)
 	s.watchOwner()
 	s.giveVoice()
@@ -306,6 +304,29 @@ func (s *shim) proven(res process.Result, err error) {
 // there to hear them. The journal keeps them.
 func (s *shim) left() bool {
 	return s.leaving && (len(s.journal.Unacked) == 0 || s.unheard || len(s.agents) == 0 && !s.voice.Answered(reached))
+}
+
+// agentListener listens for agents, on a socket that was handed over or on one of its own.
+func agentListener(cfg *Config, socket string) (*net.UnixListener, error) {
+	if socket == "" {
+		return listen(filepath.Join(cfg.SocketDir, AgentSocket))
+	}
+	fd, err := strconv.Atoi(socket)
+	if err != nil || fd < 3 {
+		return nil, fmt.Errorf("descriptor %q is no socket to hear agents on", socket)
+	}
+	f := os.NewFile(uintptr(fd), AgentSocket)
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("hear agents: %w", err)
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		l.Close()
+		return nil, fmt.Errorf("hear agents: descriptor %d is a socket of another kind", fd)
+	}
+	return u, nil
 }
 
 // listen makes a Unix socket that only this user reaches, in place of one that a
