@@ -23,13 +23,16 @@ type follower struct {
 	errs chan error
 	// begun are the attempts whose output is being printed.
 	begun map[int64]bool
-	told  int64 // newest attempt whose cause was told
-	last  api.Job
-	live  *liveLine
+	// speaks are ranks whose output is waited for, by attempt and rank: closed when the rank
+	// has begun. There is nothing to ask for before.
+	speaks map[[2]int64]chan struct{}
+	told   int64 // newest attempt whose cause was told
+	last   api.Job
+	live   *liveLine
 }
 
 func newFollower(a *app, c *troupe.Client, id string, o logOptions) *follower {
-	return &follower{a: a, c: c, id: id, o: o, begun: map[int64]bool{}, errs: make(chan error, 1), live: a.liveLine()}
+	return &follower{a: a, c: c, id: id, o: o, begun: map[int64]bool{}, speaks: map[[2]int64]chan struct{}{}, errs: make(chan error, 1), live: a.liveLine()}
 }
 
 // run follows until the end. On an error or ctx's end the job as last seen comes too.
@@ -58,6 +61,7 @@ func (f *follower) run(ctx context.Context) (api.Job, error) {
 				f.start(ctx, at)
 			}
 		}
+		f.hear(j)
 		if j.State.Terminal() {
 			f.wg.Wait()
 			select {
@@ -67,6 +71,33 @@ func (f *follower) run(ctx context.Context) (api.Job, error) {
 				return j, ctx.Err()
 			}
 		}
+	}
+}
+
+// unheard is how long a rank's output is waited for that is not known to have begun.
+const unheard = 300 * time.Millisecond
+
+// hear notes which ranks have begun.
+func (f *follower) hear(j api.Job) {
+	for _, at := range j.Attempts {
+		for i := range at.Ranks {
+			key := [2]int64{at.Number, at.Ranks[i].Rank}
+			if c := f.speaks[key]; c != nil && (at.Ranks[i].State != "" || !at.Ended.IsZero() || j.State.Terminal()) {
+				close(c)
+				delete(f.speaks, key)
+			}
+		}
+	}
+}
+
+// await returns when a rank has begun, or after a while.
+func await(ctx context.Context, begun <-chan struct{}) {
+	t := time.NewTimer(unheard)
+	defer t.Stop()
+	select {
+	case <-begun:
+	case <-t.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -128,6 +159,8 @@ func (f *follower) start(ctx context.Context, at api.Attempt) {
 		if c := f.a.attach; c != nil && c.node != "" && at.Ranks[r].Node != c.node {
 			continue // its own host shows it
 		}
+		begun := make(chan struct{})
+		f.speaks[[2]int64{at.Number, at.Ranks[r].Rank}] = begun
 		for _, s := range f.o.streams() {
 			out := f.a.out
 			if s == "stderr" && !f.o.merge {
@@ -147,6 +180,7 @@ func (f *follower) start(ctx context.Context, at api.Attempt) {
 			}
 			f.wg.Go(func() {
 				defer done()
+				await(ctx, begun)
 				take := func(p []byte) error { w.write(p); return nil }
 				offset, err := f.c.FollowLog(ctx, f.id, r, at.Number, s, 0, take)
 				for f.c.Patience == forever && errors.Is(err, troupe.ErrUnreachable) && ctx.Err() == nil {

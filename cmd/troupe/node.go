@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -73,42 +74,47 @@ func gpuHealth(gs []api.GPU) string {
 
 // nodeNames turns ids of nodes, which the API speaks, into names, which people do.
 // A name that two nodes share stays an id.
-type nodeNames struct{ byID map[string]string }
+type nodeNames struct{ known func() map[string]string }
 
 var nodeID = regexp.MustCompile(`\bn[0-9a-f]{10}\b`)
 
-// names asks for the nodes once; without an answer ids stay ids.
+// names asks for the nodes once, when the first id is met; without an answer ids stay ids.
 func (a *app) names(ctx context.Context) *nodeNames {
-	if a.nodes != nil {
+	return &nodeNames{known: sync.OnceValue(func() map[string]string {
+		if a.nodes == nil {
+			a.nodes = a.askNames(ctx)
+		}
 		return a.nodes
-	}
-	n := &nodeNames{byID: map[string]string{}}
+	})}
+}
+
+// askNames are the nodes' names by id; nil without an answer.
+func (a *app) askNames(ctx context.Context) map[string]string {
 	if !a.people() {
-		return n
+		return nil
 	}
 	cl, err := a.api()
 	if err != nil {
-		return n
+		return nil
 	}
 	l, err := cl.Nodes(ctx, 0)
 	if err != nil {
-		return n
+		return nil
 	}
-	a.nodes = n
-	seen := map[string]int{}
+	byID, seen := map[string]string{}, map[string]int{}
 	for _, x := range l.Items {
 		seen[x.Name]++
 	}
 	for _, x := range l.Items {
 		if x.Name != "" && seen[x.Name] == 1 {
-			n.byID[x.ID] = x.Name
+			byID[x.ID] = x.Name
 		}
 	}
-	return n
+	return byID
 }
 
 func (n *nodeNames) of(id string) string {
-	if name, ok := n.byID[id]; ok {
+	if name, ok := n.known()[id]; ok {
 		return name
 	}
 	return id

@@ -32,10 +32,10 @@ type app struct {
 	yes    bool
 	limitT time.Duration
 	client *troupe.Client
-	nodes  *nodeNames
-	attach *console       // where a followed job's output goes under `launch`
-	line   *torchrun.Line // torchrun's options, of commands that take them
-	words  []string       // behind the name of such a command
+	nodes  map[string]string // names by id, once they were asked for
+	attach *console          // where a followed job's output goes under `launch`
+	line   *torchrun.Line    // torchrun's options, of commands that take them
+	words  []string          // behind the name of such a command
 }
 
 var formats = []string{"table", "wide", "json", "jsonl", "name"}

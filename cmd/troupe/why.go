@@ -198,7 +198,7 @@ func (a *app) eventsCommand() *cobra.Command {
 				}
 				object = "job/" + j.ID
 			case "node":
-				for byID, name := range a.names(c.Context()).byID {
+				for byID, name := range a.names(c.Context()).known() {
 					if name == id {
 						object = "node/" + byID
 					}

@@ -57,6 +57,7 @@ type Agent struct {
 	restarting bool // AnnounceRestart was called
 	seq        uint64
 	portsUsed  atomic.Int64 // since the last heartbeat
+	pruned     atomic.Int64 // allocations that were forgotten
 	gpus       []api.GPU
 	gpusTold   bool
 	preparing  map[prepareKey]bool

@@ -156,8 +156,15 @@ func (a *Agent) retire(dir, sockets string, e ended) {
 	}
 }
 
-// prune keeps the output of the newest keepOutputs ended allocations.
+// pruneEvery is how many allocations end until old output is looked for again: each look
+// reads the whole folder.
+const pruneEvery = keepOutputs / 8
+
+// prune keeps the output of the newest keepOutputs ended allocations, and of a few more.
 func (a *Agent) prune() {
+	if a.pruned.Add(1)%pruneEvery != 1 {
+		return
+	}
 	folder := filepath.Join(a.StateDir, allocFolder)
 	entries, err := os.ReadDir(folder)
 	if err != nil || len(entries) <= keepOutputs {
