@@ -25,12 +25,9 @@ func lookPathIn(dir string, argv, env []string) (string, error) {
 	}
 	path := pathOf(env)
 	var denied error
-	for _, dir := range filepath.SplitList(path) {
-		if dir == "" {
-			dir = "."
-		}
-		file := filepath.Join(dir, name)
-		if dir == "." {
+	for _, place := range filepath.SplitList(path) {
+		file := filepath.Join(place, name)
+		if place == "" || place == "." {
 			file = "./" + name
 		}
 		err := checkProgram(within(dir, file))
