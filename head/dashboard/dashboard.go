@@ -11,6 +11,7 @@ import (
 	"html/template"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"time"
@@ -171,9 +172,7 @@ func (p *Page) frame(r *http.Request, title, base string) frame {
 	query := r.URL.Query()
 	query.Del("refresh")
 	still := url.Values{"refresh": {"off"}}
-	for k, v := range query {
-		still[k] = v
-	}
+	maps.Copy(still, query)
 	return frame{Title: title, Base: base, Here: address(here, query), Still: address(here, still), Now: p.now().UTC(), Version: p.r.Version().Version}
 }
 

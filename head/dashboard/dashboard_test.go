@@ -62,6 +62,7 @@ func (r *reader) Checkpoints(context.Context, string) ([]api.Checkpoint, uint64,
 func (r *reader) LastEvents(context.Context, string, int) ([]api.Event, error) {
 	return nil, r.err("events")
 }
+
 func (r *reader) Queues(context.Context) ([]api.QueueStatus, uint64, error) {
 	return r.queues, 1, r.err("queues")
 }

@@ -119,7 +119,7 @@ func (s *sim) settle() error {
 // fieldOf turns a pointer into the words of a file: /queues/0/name is queues[0].name.
 func fieldOf(pointer string) string {
 	var b strings.Builder
-	for _, word := range strings.Split(strings.TrimPrefix(pointer, "/"), "/") {
+	for word := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
 		switch _, err := strconv.Atoi(word); {
 		case word == "":
 		case err == nil:

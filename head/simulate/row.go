@@ -109,7 +109,7 @@ func (x *row) count(name string, low int64) int64 {
 // sizes reads a list of numbers of ranks, as 2|4|8.
 func (x *row) sizes(text string, at int) []int64 {
 	var out []int64
-	for _, word := range strings.Split(text, "|") {
+	for word := range strings.SplitSeq(text, "|") {
 		n, err := strconv.ParseInt(strings.TrimSpace(word), 10, 32)
 		if err != nil || n < 1 {
 			x.problem(at, "sizes: %.40q is no number of ranks; give a list, as 2|4|8", word)

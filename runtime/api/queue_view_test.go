@@ -41,9 +41,13 @@ func TestBorrowedAndLendable(t *testing.T) {
 
 func TestPausedAbove(t *testing.T) {
 	all := []QueueStatus{
-		{Queue: Queue{Name: "a", Paused: "upgrade"}}, {Queue: Queue{Name: "b", Parent: "a"}},
-		{Queue: Queue{Name: "c", Parent: "b"}}, {Queue: Queue{Name: "d"}},
-		{Queue: Queue{Name: "x", Parent: "y"}}, {Queue: Queue{Name: "y", Parent: "x"}}, {Queue: Queue{Name: "z", Parent: "gone"}},
+		{Queue: Queue{Name: "a", Paused: "upgrade"}},
+		{Queue: Queue{Name: "b", Parent: "a"}},
+		{Queue: Queue{Name: "c", Parent: "b"}},
+		{Queue: Queue{Name: "d"}},
+		{Queue: Queue{Name: "x", Parent: "y"}},
+		{Queue: Queue{Name: "y", Parent: "x"}},
+		{Queue: Queue{Name: "z", Parent: "gone"}},
 	}
 	for i, want := range []string{"", "a", "a", "", "", "", ""} {
 		got := ""
