@@ -79,11 +79,11 @@ func TestNothingGrows(t *testing.T) {
 		c.idle()
 		return c.footprint()
 	}
-	// The first jobs fill what is bounded: 200 old allocations, pools, caches.
-	before := run(220)
+	// The first jobs fill what is bounded: 200 old allocations and a few more, pools, caches.
+	before := run(230)
 	after := run(300)
-	t.Logf("after 220 jobs: %s", before)
-	t.Logf("after 520 jobs: %s", after)
+	t.Logf("after 230 jobs: %s", before)
+	t.Logf("after 530 jobs: %s", after)
 	if after.fds > before.fds+5 || after.threads > before.threads+8 || after.groups > 0 {
 		t.Errorf("descriptors, threads or cgroups grow: %s, then %s", before, after)
 	}
@@ -95,7 +95,7 @@ func TestNothingGrows(t *testing.T) {
 		t.Errorf("memory grows by %d KiB with 300 jobs", grown)
 	}
 	old, err := os.ReadDir(filepath.Join(c.state, "node", "alloc"))
-	if err != nil || len(old) > 200+5 {
+	if err != nil || len(old) > 200+200/8+5 { // old ones are looked for now and then
 		t.Errorf("%d old allocations are kept: %v", len(old), err)
 	}
 	// The newest job's output is among what is kept.

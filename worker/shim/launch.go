@@ -40,7 +40,7 @@ func Launch(binary string, args []string, cfg Config) (*os.Process, error) {
 		return nil, err
 	}
 	defer null.Close()
-	return launch(binary, args, cfg, null)
+	return launch(binary, args, cfg, null, true)
 }
 
 // prepareDir makes what a shim finds when it starts: its folder, groups and configuration.
@@ -81,7 +81,9 @@ func WriteConfig(cfg *Config) error {
 	return nil
 }
 
-func launch(binary string, args []string, cfg Config, stdin *os.File) (*os.Process, error) {
+// launch is Launch with a standard input, and for a spare, which serves no agents yet, without
+// the socket that they are heard on.
+func launch(binary string, args []string, cfg Config, stdin *os.File, serves bool) (*os.Process, error) {
 	path, groups, err := prepareDir(&cfg)
 	if err != nil {
 		return nil, err
@@ -107,14 +109,17 @@ func launch(binary string, args []string, cfg Config, stdin *os.File) (*os.Proce
 			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
 		}
 	}
-	// Who starts it listens for it, and hands the socket over: so it can be dialed at once.
-	l, err := listenFor(&cfg)
-	if err != nil {
-		return nil, err
+	argv := append(append([]string{"troupe-shim"}, args...), path)
+	if serves {
+		// Who starts it listens for it, and hands the socket over: so it can be dialed at once.
+		l, err := listenFor(&cfg)
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		attr.Files = append(attr.Files, l)
+		argv = append(argv, strconv.Itoa(len(attr.Files)-1))
 	}
-	defer l.Close()
-	attr.Files = append(attr.Files, l)
-	argv := append(append([]string{"troupe-shim"}, args...), path, strconv.Itoa(len(attr.Files)-1))
 	p, err := os.StartProcess(binary, argv, attr)
 	if err == nil && attr.Sys.UseCgroupFD && !process.Born(p.Pid, argv[0]) {
 		_, _ = p.Wait()

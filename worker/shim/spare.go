@@ -255,7 +255,7 @@ func StartSpare(binary string, args []string, cfg Config, sp *warm.Spec) (*Spare
 	if err != nil {
 		return nil, err
 	}
-	p, err := launch(binary, append(append([]string{}, args...), modeSpare), cfg, theirs)
+	p, err := launch(binary, append(append([]string{}, args...), modeSpare), cfg, theirs, false)
 	if err != nil {
 		conn.Close()
 		return nil, err
