@@ -122,7 +122,10 @@ def disturbed(
         os.kill(pids[attempt % world], signal.SIGKILL)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)  # none is reaped before all have ended
-        assert set(forker.ended()) == {-signal.SIGKILL}, forker.report()
+        codes = forker.ended()
+        assert codes[attempt % world] == -signal.SIGKILL, forker.report()
+        # A peer that misses the killed rank at once may end by its own error instead.
+        assert set(codes) <= {-signal.SIGKILL, 1}, forker.report()
         assert not result.exists()
         assert shim.committed, "nothing to resume from"
         shim.start_generation(attempt + 2)
