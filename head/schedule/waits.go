@@ -131,17 +131,12 @@ func (o *obstacle) reason(now int64) api.Reason {
 	}
 }
 
-// whom is who a reservation is for.
+// whom is whose work a reservation is for.
 func (b *booking) whom() string {
-	switch {
-	case b.Job != "":
-		return "job " + b.Job
-	case b.Queue != "":
-		return "queue " + b.Queue
-	case b.Tenant != "":
-		return "tenant " + b.Tenant
+	if b.Job == "" && b.Queue == "" && b.Tenant == "" {
+		return "nobody"
 	}
-	return "nobody"
+	return b.For()
 }
 
 func aheadReason(r *Request, ahead []*obstacle) (api.Reason, bool) {
