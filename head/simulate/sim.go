@@ -151,9 +151,7 @@ func newSim(c *Cluster, t *Trace, o Options) (*sim, error) {
 	if o.Check {
 		store.CheckAlways()
 	}
-	if err := store.Sole(); err != nil {
-		return nil, err
-	}
+	store.Sole()
 	s := &sim{
 		Options: o, cluster: c, trace: t, store: store, survey: survey.New(store, survey.Seen{}), planner: schedule.NewPlanner(),
 		byNode: map[string]int{}, byID: map[string]int{}, never: map[string]string{}, took: map[string]time.Duration{},

@@ -75,7 +75,7 @@ func (s *Store) ApplyAll(entries []Entry) ([]any, error) {
 
 // together changes nothing when it answers false.
 func (s *Store) together(entries []Entry) ([]any, bool) {
-	if len(entries) < 2 || s.own != nil {
+	if len(entries) < 2 || s.sole {
 		return nil, false
 	}
 	all, results := make([]applied, len(entries)), make([]any, len(entries))
@@ -116,8 +116,8 @@ func decode(e Entry) (command, error) {
 }
 
 func (s *Store) applyOne(c command) (any, error) {
-	if s.own != nil {
-		a, err := s.run(s.own, c)
+	if s.sole {
+		a, err := s.run(s.draft, c)
 		if err != nil {
 			return nil, err
 		}
@@ -141,7 +141,7 @@ func (s *Store) applyOne(c command) (any, error) {
 // run writes what a command does into the tables. Of a refused command nothing may stay
 // there: only the index moves on.
 func (s *Store) run(r records, c command) (applied, error) {
-	t := &tx{View: &View{records: r, index: c.index, term: c.term}, now: c.now, index: c.index, quiet: s.own != nil}
+	t := &tx{View: &View{records: r, index: c.index, term: c.term}, now: c.now, index: c.index, quiet: s.sole}
 	t.meta = t.Meta()
 	result, err := c.run(t)
 	if err != nil {
@@ -174,8 +174,8 @@ func (s *Store) shared() shared {
 func (s *Store) advance(term uint64, all ...applied) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next := &View{records: s.own, index: s.view.index, term: term}
-	if s.own == nil {
+	next := &View{records: s.draft, index: s.view.index, term: term}
+	if !s.sole {
 		next.records, next.store = s.draft.commit(s.shared()), s
 	}
 	for _, a := range all {

@@ -29,8 +29,8 @@ type Store struct {
 	waits   waits
 	// draft are the tables that the goroutine of the log changes.
 	draft *draft
-	// own are the tables of a store that has one user; nil otherwise.
-	own ownRecords
+	// sole: it has one user, who reads the draft.
+	sole bool
 	// Online turns the checker of invariants on after every command; tests do.
 	online bool
 }
@@ -47,17 +47,12 @@ func New() (*Store, error) {
 func (s *Store) CheckAlways() { s.online = true }
 
 // Sole says that one goroutine alone uses the store from now on, restores nothing into it
-// and reads no events: records are then changed in place and events are only counted, which
-// is several times as fast, and a View stands only until the next Apply. Simulations do
-// that. A command that is refused after it wrote something is an error then.
-func (s *Store) Sole() error {
-	own := newOwnRecords()
-	if err := own.adopt(s.View().records); err != nil {
-		return err
-	}
-	s.own = own
-	s.view = &View{records: own, index: s.view.index, term: s.view.term}
-	return nil
+// and reads no events: records are then changed in place, with no copy for those who read an
+// older state, events are only counted, and a View stands only until the next Apply.
+// Simulations do that. A command that is refused after it wrote something is an error then.
+func (s *Store) Sole() {
+	s.sole = true
+	s.view = &View{records: s.draft, index: s.view.index, term: s.view.term}
 }
 
 // View is the state now.

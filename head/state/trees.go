@@ -55,7 +55,7 @@ func (t *treeTable) copy() *treeTable {
 type shared struct{ trees }
 
 // draft are tables that are being changed. What they have in common with those that are
-// handed out is copied before it is.
+// handed out is copied before it is; where none are, as in a Sole store, nothing is.
 type draft struct {
 	shared
 	changed []bool // tables, since the last commit
@@ -103,16 +103,24 @@ func (x *index) full(rec any, id string) string {
 	return k + "\x00" + id
 }
 
-func (d *draft) insert(table string, rec any) error {
+// placeOf is the place of a table, and a record's id there.
+func placeOf(table string, rec any) (at int, id string, err error) {
 	at, ok := treeAt[table]
 	if !ok {
-		return fmt.Errorf("there is no table %s", table)
+		return 0, "", fmt.Errorf("there is no table %s", table)
 	}
-	t := d.trees[at]
-	id := t.of.indexes[0].key(rec)
+	return at, tables[at].indexes[0].key(rec), nil
+}
+
+func (d *draft) insert(table string, rec any) error {
+	at, id, err := placeOf(table, rec)
+	if err != nil {
+		return err
+	}
 	if id == "" {
 		return fmt.Errorf("a record of table %s has no id", table)
 	}
+	t := d.trees[at]
 	d.changed[at] = true
 	old, had := t.indexes[0].Set(id, rec)
 	for i := 1; i < len(t.indexes); i++ {
@@ -131,12 +139,11 @@ func (d *draft) insert(table string, rec any) error {
 }
 
 func (d *draft) remove(table string, rec any) error {
-	at, ok := treeAt[table]
-	if !ok {
-		return fmt.Errorf("there is no table %s", table)
+	at, id, err := placeOf(table, rec)
+	if err != nil {
+		return err
 	}
 	t := d.trees[at]
-	id := t.of.indexes[0].key(rec)
 	if _, had := t.indexes[0].Get(id); !had {
 		return nil
 	}
