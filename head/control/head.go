@@ -16,6 +16,7 @@ import (
 	"time"
 
 	headapi "github.com/troupe-runtime/troupe/head/api"
+	"github.com/troupe-runtime/troupe/head/gang"
 	"github.com/troupe-runtime/troupe/head/packages"
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
@@ -106,7 +107,7 @@ func (t Timing) withDefaults() Timing {
 	def(&t.LeaseStrict, time.Minute)
 	def(&t.Orphan, 10*time.Minute)
 	def(&t.Prepare, 10*time.Minute)
-	def(&t.Replace, 10*time.Minute)
+	def(&t.Replace, gang.KeepPlace)
 	def(&t.Protect, time.Minute)
 	def(&t.Resend, time.Second)
 	return t

@@ -22,14 +22,6 @@ func (h *Head) grow(ctx context.Context, v *state.View, r *schedule.Result) {
 	}
 }
 
-// replaceWait is how long the place of a gang that lost a part is kept for it.
-func (h *Head) replaceWait(v *state.View) time.Duration {
-	if d := v.Settings().Policy.Replacement; d != nil {
-		return d.D()
-	}
-	return h.Timing.Replace
-}
-
 // unclaim drops the claims that cannot come true any more; what they kept is planned anew in
 // the same decision.
 func unclaim(r *schedule.Result) []command {

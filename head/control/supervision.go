@@ -196,7 +196,7 @@ func (h *Head) replace(ctx context.Context, v *state.View, job, why string) bool
 	if g == nil || g.State != api.GroupPlaced {
 		return false
 	}
-	placement, ok := h.gangs(v).AfterLoss(j, g, why, h.replaceWait(v), h.trying(ctx))
+	placement, ok := h.gangs(v).AfterLoss(j, g, why, h.Timing.Replace, h.trying(ctx))
 	if ok {
 		h.keepOthers(ctx, v, g, placement)
 	}

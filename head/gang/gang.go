@@ -90,20 +90,9 @@ func keepOnly(s *schedule.Snapshot, group string, stays map[string]bool) (stay i
 		if x.Group != group || x.Releasing {
 			continue
 		}
-		h := *x
-		h.Bundles, h.CPU, h.Memory, h.GPUs = nil, 0, 0, 0
-		for _, b := range x.Bundles {
-			if !stays[b.Node] {
-				continue
-			}
-			h.Bundles = append(h.Bundles, b)
-			h.CPU, h.Memory = h.CPU+b.CPU, h.Memory+b.Memory
-			if b.Share == 0 {
-				h.GPUs += int64(len(b.Devices))
-			}
-		}
-		s.Holders[i] = &h
-		stay += len(h.Bundles)
+		left := slices.DeleteFunc(slices.Clone(x.Bundles), func(b schedule.Held) bool { return !stays[b.Node] })
+		s.Holders[i] = x.With(left)
+		stay += len(left)
 	}
 	return stay
 }

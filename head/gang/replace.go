@@ -37,14 +37,21 @@ func (c Cluster) Replacement(g *state.Group) []api.Placed {
 	return out
 }
 
+// KeepPlace is how long the place of a gang that lost a part is kept for it where nobody
+// says otherwise.
+const KeepPlace = 10 * time.Minute
+
 // AfterLoss moves the gang of a job that lost a part of its placement, in one entry of the
 // log: whole elsewhere; else with the largest smaller size that is allowed and fits now;
-// else it waits with its seniority, and its place is kept for it for a while (P1). It
-// returns where it stands whole, nil if it does not.
+// else it waits with its seniority, and its place is kept for it for as long as the operator
+// says, or for keep (P1). It returns where it stands whole, nil if it does not.
 func (c Cluster) AfterLoss(j *state.Job, g *state.Group, why string, keep time.Duration, try Try) (placement []api.Placed, ok bool) {
 	placement = c.Replacement(g)
 	if placement == nil && len(g.Lent) == 0 && c.smaller(j, g, why, try) {
 		return nil, true
+	}
+	if d := c.View.Settings().Policy.Replacement; d != nil {
+		keep = d.D()
 	}
 	return placement, try(state.KindReleaseGroup, state.ReleaseGroup{
 		Group: g.ID, Placement: placement, Why: why, Former: c.Now.Add(keep).UnixNano(),

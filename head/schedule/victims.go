@@ -350,17 +350,22 @@ func (c *cycle) evict(s *search, d *demand, vs []victim, at outcome, gone map[*H
 
 // leaves is a holder of what a victim gives back, for the books.
 func (v *victim) leaves() *Holder {
-	given := *v.h
-	given.Bundles = v.gives()
-	given.CPU, given.Memory, given.GPUs = 0, 0, 0
-	for i := range given.Bundles {
-		b := &given.Bundles[i]
-		given.CPU, given.Memory = given.CPU+b.CPU, given.Memory+b.Memory
+	return v.h.With(v.gives())
+}
+
+// With is a holder like this one that has some of its bundles, and is charged for those.
+func (h *Holder) With(bundles []Held) *Holder {
+	out := *h
+	out.Bundles = bundles
+	out.CPU, out.Memory, out.GPUs = 0, 0, 0
+	for i := range bundles {
+		b := &bundles[i]
+		out.CPU, out.Memory = out.CPU+b.CPU, out.Memory+b.Memory
 		if b.Share == 0 {
-			given.GPUs += int64(len(b.Devices))
+			out.GPUs += int64(len(b.Devices))
 		}
 	}
-	return &given
+	return &out
 }
 
 // admittedWithout says whether tenant and queue let the request be placed once victims have

@@ -12,9 +12,6 @@ import (
 	"github.com/troupe-runtime/troupe/runtime/wire"
 )
 
-// keepsPlace is how long the place of a gang that lost a part is kept for it by default.
-const keepsPlace = 10 * time.Minute
-
 // movesOn carries out what becomes of the placement of a job whose attempt has ended, as
 // the head does (head/gang): whole elsewhere or smaller after a loss, another size, or
 // nothing, to wait for another placement with the same seniority. again says that the job
@@ -30,11 +27,7 @@ func (s *sim) movesOn(i int, d *supervise.Decision) (again bool, err error) {
 	before := rec.Spec.Ranks
 	switch d.Action {
 	case supervise.Replace:
-		keep := keepsPlace
-		if p := s.cluster.Policy.Replacement; p != nil {
-			keep = p.D()
-		}
-		s.gangs().AfterLoss(rec, g, d.Reason.Text, keep, s.try(&err))
+		s.gangs().AfterLoss(rec, g, d.Reason.Text, gang.KeepPlace, s.try(&err))
 	case supervise.Resize:
 		s.gangs().Resize(rec, s.try(&err))
 	default:
