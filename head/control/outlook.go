@@ -56,8 +56,7 @@ func (h *Head) Outlook(ctx context.Context, spec api.JobSpec) (api.Outlook, erro
 	s.Pending = append(s.Pending, r)
 	result := schedule.NewPlanner().Plan(s, now)
 	out.Expect, out.Quota = unit.Duration(r.Expect), quotaAfter(v, gs)
-	for i := range result.Decisions {
-		d := &result.Decisions[i]
+	for _, d := range result.All() {
 		if d.Group != foreseen {
 			continue
 		}

@@ -133,8 +133,7 @@ func (h *Head) QueueOrder(_ context.Context, name string) ([]api.OrderRow, uint6
 		byID[r.ID] = r
 	}
 	tree := v.Tree()
-	for i := range result.Decisions {
-		d := &result.Decisions[i]
+	for _, d := range result.All() {
 		r := byID[d.Group]
 		if r == nil || name != "" && !slices.Contains(state.ChargedTo(tree, r.Spec.Tenant, r.Spec.Queue), name) {
 			continue

@@ -203,8 +203,8 @@ func (c *cycle) closePlan() {
 			continue
 		}
 		for _, e := range c.times.claims {
-			if e.request == r && c.decisions[i].Bundles == nil {
-				c.decisions[i].Start = moment(e.from)
+			if e.request == r && c.fates[i].placed == 0 {
+				c.fates[i].starts, c.fates[i].start = true, e.from
 			}
 		}
 	}

@@ -87,8 +87,8 @@ func (c *cycle) take(i int, d *demand, spots []spot, chosen []int64) bool {
 		}
 	}
 	c.quotas.charge(r, needs)
-	c.decisions[i].Bundles, c.decisions[i].Chosen = c.free.commit(r.ID, spots, chosen), chosen
-	c.placed = append(c.placed, placedNow{request: r, at: c.decisions[i].Bundles, spots: spots})
+	c.placed = append(c.placed, placedNow{request: r, at: c.free.commit(r.ID, spots, chosen), chosen: chosen, spots: spots})
+	c.fates[i] = fate{placed: int32(len(c.placed))}
 	return true
 }
 

@@ -58,7 +58,9 @@ func (p *profile) earliestBy(turn int, r *Request, d *demand, ci int, notBefore 
 	var found *plannedStart
 	for range moves {
 		later := int64(0)
-		l.earliest(d.needed(ci), dur, notBefore, groupOf, groups, func(at int64, enough func(int32) bool) bool {
+		p.rooms = slices.Grow(p.rooms[:0], groups)[:groups]
+		clear(p.rooms)
+		l.earliest(d.needed(ci), dur, notBefore, groupOf, p.rooms, func(at int64, enough func(int32) bool) bool {
 			if t := p.pools.roomFrom(r, turn, d.fewest(), at, at+dur); t > at {
 				later = t
 				return true
@@ -127,7 +129,8 @@ func (p *profile) placeAt(turn int, r *Request, d *demand, at int64, may func(no
 	if p.room == nil {
 		p.room = make([]int32, len(p.nodes))
 	}
-	nodes := p.lineOf(r, d, d.classes[0]).covering(at, int64(r.runs()), p.room, nil)
+	nodes := p.lineOf(r, d, d.classes[0]).covering(at, int64(r.runs()), p.room, p.covered[:0])
+	p.covered = nodes
 	some := p.enough(d, nodes)
 	few := nodes
 	if some && len(d.classes) == 1 && !d.required {
@@ -141,6 +144,7 @@ func (p *profile) placeAt(turn int, r *Request, d *demand, at int64, may func(no
 	}
 	for _, c := range d.classes[1:] {
 		nodes = p.lineOf(r, d, c).covering(at, int64(r.runs()), p.room, nodes)
+		p.covered = nodes
 	}
 	for _, ni := range nodes {
 		p.room[ni] = 0
@@ -149,7 +153,8 @@ func (p *profile) placeAt(turn int, r *Request, d *demand, at int64, may func(no
 		few = nodes
 	}
 	barred := func(ni int) bool { return !may(int32(ni)) }
-	if got := p.placeAmong(r, d, turn, slices.DeleteFunc(slices.Clone(few), barred), at, to); got.spots != nil || len(few) == len(nodes) {
+	p.chosen = append(p.chosen[:0], few...)
+	if got := p.placeAmong(r, d, turn, slices.DeleteFunc(p.chosen, barred), at, to); got.spots != nil || len(few) == len(nodes) {
 		return got
 	}
 	return p.placeAmong(r, d, turn, slices.DeleteFunc(nodes, barred), at, to)
@@ -162,7 +167,8 @@ func (p *profile) placeNow(turn int, r *Request, d *demand) outcome {
 		return outcome{}
 	}
 	to := after(p.now, r.runs())
-	var nodes []int
+	nodes := p.covered[:0]
+	defer func() { p.covered = nodes[:0] }()
 	for ci, c := range d.classes {
 		for ni, k := range p.free.tallyOf(d, c).node {
 			if k == 0 || p.room[ni] > 0 {
@@ -202,7 +208,7 @@ func (p *profile) blankRoom(nodes []int) []int {
 	for _, ni := range nodes {
 		p.room[ni] = 0
 	}
-	return nil
+	return nodes[:0]
 }
 
 // enough reports whether a group of nodes has room for the most demanding class.
@@ -211,7 +217,7 @@ func (p *profile) enough(d *demand, nodes []int) bool {
 	if !some {
 		return false
 	}
-	sums := make([]int64, groups)
+	sums := p.zeros(groups)
 	for _, ni := range nodes {
 		g := int32(0)
 		if groupOf != nil {
@@ -227,6 +233,13 @@ func (p *profile) enough(d *demand, nodes []int) bool {
 	return false
 }
 
+// zeros are so many sums, until they are asked for again.
+func (p *profile) zeros(n int) []int64 {
+	p.sums = slices.Grow(p.sums[:0], n)[:n]
+	clear(p.sums)
+	return p.sums
+}
+
 // roomiest are some of the nodes that have most room, with several times what is needed:
 // enough to choose from.
 func (p *profile) roomiest(nodes []int, need int64) []int {
@@ -234,7 +247,8 @@ func (p *profile) roomiest(nodes []int, need int64) []int {
 	if len(nodes) <= least {
 		return nodes
 	}
-	out := slices.Clone(nodes)
+	out := append(p.roomy[:0], nodes...)
+	p.roomy = out
 	slices.SortFunc(out, func(a, b int) int {
 		x, y := min(int64(p.room[a]), need), min(int64(p.room[b]), need)
 		return cmp.Or(cmp.Compare(y, x), cmp.Compare(a, b))

@@ -20,7 +20,7 @@ func placeEqualPacked(a *area) outcome {
 	}
 	if a.d.strategy == api.StrictPack || len(a.d.keep) == 0 {
 		if ni := a.oneNode(need); ni >= 0 {
-			return outcome{spots: a.o.takeMany(a.o.nodes[ni].clone(), ni, a.d.classes[0], need, nil), proven: true}
+			return outcome{spots: a.o.takeMany(a.o.copyOf(ni), ni, a.d.classes[0], need, nil), proven: true}
 		}
 		if a.d.strategy == api.StrictPack {
 			return outcome{proven: true}
@@ -101,7 +101,7 @@ func (a *area) fill(need int64, spots []spot) []spot {
 			ni, k = a.lastNode(all[i:], need), need
 		}
 		before := len(spots)
-		spots = a.o.takeMany(a.o.nodes[ni].clone(), ni, a.d.classes[0], k, spots)
+		spots = a.o.takeMany(a.o.copyOf(ni), ni, a.d.classes[0], k, spots)
 		need -= int64(len(spots) - before)
 	}
 	return spots
@@ -148,7 +148,7 @@ func placeEqualSpread(a *area) outcome {
 	var spots []spot
 	for ni, k := range share {
 		if k > 0 {
-			spots = a.o.takeMany(a.o.nodes[ni].clone(), ni, c, int64(k), spots)
+			spots = a.o.takeMany(a.o.copyOf(ni), ni, c, int64(k), spots)
 		}
 	}
 	return outcome{spots: spots, proven: true}
@@ -189,7 +189,7 @@ func placeStrictSpread(a *area) outcome {
 	var spots []spot
 	for ni, ci := range owner {
 		if ci >= 0 {
-			spots = a.o.takeMany(a.o.nodes[ni].clone(), ni, d.classes[ci], 1, spots)
+			spots = a.o.takeMany(a.o.copyOf(ni), ni, d.classes[ci], 1, spots)
 		}
 	}
 	return outcome{spots: spots, proven: true}

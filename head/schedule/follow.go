@@ -17,7 +17,7 @@ func (p *profile) follow(s *Snapshot, now time.Time) {
 	p.s, p.now = s, nanos(now)
 	p.scratch.links = p.free.links
 	if p.scratch.mix != p.free.mix {
-		p.scratch.mix, p.scratch.allowed = p.free.mix, nil
+		p.scratch.expect(p.free.mix)
 	}
 	p.trim()
 	began := len(p.log)

@@ -25,7 +25,7 @@ func (r *Result) Forecast(group string) (Forecast, bool) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		turn, ok := r.waiting(group)
-		if !ok || !r.Decisions[turn].Start.IsZero() {
+		if !ok || r.cycle.fates[turn].starts {
 			return Forecast{}, false
 		}
 		return r.quotaForecast(turn)

@@ -85,7 +85,7 @@ func (r *Result) quotaForecast(turn int) (Forecast, bool) {
 	for i := 0; i <= turn && ok; i++ {
 		x := c.order[i]
 		own := q.of(x.Spec.Tenant, x.Spec.Queue)
-		if i < turn && (c.decisions[i].Bundles != nil || len(x.Claim) > 0 || !c.decisions[i].Start.IsZero() || len(own.path) == 0 || len(path.path) == 0 || own.path[0] != path.path[0]) {
+		if i < turn && (c.fates[i].placed > 0 || len(x.Claim) > 0 || c.fates[i].starts || len(own.path) == 0 || len(path.path) == 0 || own.path[0] != path.path[0]) {
 			continue // it starts, or is planned, or is in another queue
 		}
 		part, pd, _ := c.atLeast(x, newDemand(x, c.now))

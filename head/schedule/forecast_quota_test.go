@@ -56,13 +56,13 @@ func TestForecastOfAQuota(t *testing.T) {
 	// Somebody else's day-long work takes the rest at once; the forecast is then for after it.
 	s := in().pending(gang("guest", 2, gpus(1)).tenant("guests").runs(24 * time.Hour))
 	r = plan(s)
-	if d := decisionFor(r.Decisions, "guest"); d.Bundles == nil {
+	if d := decisionFor(r.All(), "guest"); d.Bundles == nil {
 		t.Error("something is kept for what its quota refuses")
 	}
 	if f, ok := r.Forecast("first"); !ok || !f.Start.Equal(epoch.Add(time.Hour)) {
 		t.Errorf("%+v, %v", f, ok)
 	}
-	before := decisionFor(plan(s).Decisions, "third")
+	before := decisionFor(plan(s).All(), "third")
 	if _, ok := r.Forecast("third"); !ok {
 		t.Error("nothing is known of third")
 	}

@@ -23,12 +23,12 @@ func TestFormerPlace(t *testing.T) {
 	short.request.Expect = time.Minute
 
 	r := plan(clusterOf(ns).pending(lost, spare))
-	if d := decisionFor(r.Decisions, "spare"); len(d.Bundles) != 1 {
+	if d := decisionFor(r.All(), "spare"); len(d.Bundles) != 1 {
 		t.Errorf("work that may be ended does not use what is kept: %+v", d)
 	}
 	r = plan(clusterOf(ns).pending(lost, other, short))
 	for _, id := range []string{"lost", "other", "short"} {
-		if d := decisionFor(r.Decisions, id); d.Bundles != nil {
+		if d := decisionFor(r.All(), id); d.Bundles != nil {
 			t.Errorf("%s was placed", id)
 		}
 	}
@@ -44,15 +44,15 @@ func TestFormerPlace(t *testing.T) {
 	// The node is back: the gang is whole again at once.
 	ns[1].node.Ready = true
 	r = plan(clusterOf(ns).pending(lost, spare))
-	if d := decisionFor(r.Decisions, "lost"); len(d.Bundles) != 2 {
-		t.Errorf("%+v", r.Decisions)
+	if d := decisionFor(r.All(), "lost"); len(d.Bundles) != 2 {
+		t.Errorf("%+v", r.All())
 	}
 
 	// It is not back in time.
 	ns[1].node.Ready = false
 	r = NewPlanner().Plan(clusterOf(ns).pending(lost, other, short), lost.request.FormerUntil)
 	for _, id := range []string{"other", "short"} {
-		if d := decisionFor(r.Decisions, id); len(d.Bundles) != 1 {
+		if d := decisionFor(r.All(), id); len(d.Bundles) != 1 {
 			t.Errorf("%s waits though the time is over", id)
 		}
 	}

@@ -38,7 +38,7 @@ const (
 // get what is left.
 func (c *cycle) grow() {
 	for i, r := range c.order {
-		if d := &c.decisions[i]; d.Bundles == nil && d.Start.IsZero() && (c.times == nil || !c.isHopeless(r, c.mem.demandOf(r, c.now))) {
+		if f := &c.fates[i]; f.placed == 0 && !f.starts && (c.times == nil || !c.isHopeless(r, c.mem.demandOf(r, c.now))) {
 			return
 		}
 	}

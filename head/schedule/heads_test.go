@@ -40,7 +40,7 @@ func TestIdleQuotaIsLentWhileAHeadWaits(t *testing.T) {
 	)
 	w := &world{s: s, now: epoch}
 	p := NewPlanner()
-	ds := p.Plan(w.s, w.now).Decisions
+	ds := p.Plan(w.s, w.now).All()
 	if started(ds) != "lent" || len(decisionFor(Plan(s, epoch), "head").Reasons) == 0 {
 		t.Fatalf("%q starts", started(ds))
 	}
@@ -87,11 +87,11 @@ func TestBlockedHeadsHideNothing(t *testing.T) {
 	s.Policy.Order = OrderFIFO
 	p := NewPlanner()
 	r := p.Plan(s, epoch)
-	if r.Tried != heads+1 || decisionFor(r.Decisions, "small").Bundles == nil {
-		t.Errorf("%d of %d were looked at; the small one: %+v", r.Tried, heads+1, decisionFor(r.Decisions, "small"))
+	if r.Tried != heads+1 || decisionFor(r.All(), "small").Bundles == nil {
+		t.Errorf("%d of %d were looked at; the small one: %+v", r.Tried, heads+1, decisionFor(r.All(), "small"))
 	}
 	w := &world{s: s, now: epoch}
-	w.start(r.Decisions)
+	w.start(r.All())
 	if r = p.Plan(w.s, epoch); r.Tried != 0 {
 		t.Errorf("%d were looked at again with no more room", r.Tried)
 	}
@@ -113,7 +113,7 @@ func TestPlanIsGoneOnWith(t *testing.T) {
 	p := NewPlanner()
 	p.PlanAge = time.Hour
 	starts := func(r *Result) (n, none int) {
-		for _, d := range r.Decisions {
+		for _, d := range r.All() {
 			switch {
 			case d.Bundles != nil:
 			case d.Start.IsZero():
@@ -125,14 +125,14 @@ func TestPlanIsGoneOnWith(t *testing.T) {
 		return n, none
 	}
 	r := p.Plan(w.s, w.now)
-	w.start(r.Decisions)
+	w.start(r.All())
 	before, none := starts(r)
 	if before == 0 || none == 0 {
 		t.Fatalf("%d starts at once, %d without: nothing is left to go on with", before, none)
 	}
 	w.now = w.now.Add(time.Second)
 	r = p.Plan(w.s, w.now)
-	w.start(r.Decisions)
+	w.start(r.All())
 	if n, _ := starts(r); n > before {
 		t.Errorf("a decision planned %d starts where there were %d", n, before)
 	}
@@ -143,7 +143,7 @@ func TestPlanIsGoneOnWith(t *testing.T) {
 		}
 		w.now = r.Again
 		r = p.Replan(w.s, w.now)
-		w.start(r.Decisions)
+		w.start(r.All())
 		if before, none = starts(r); none == 0 || before == planned {
 			break
 		}
@@ -270,13 +270,13 @@ func TestKeptPlanHoldsItsCapacity(t *testing.T) {
 	p.Plan(s, epoch)
 	next := *s
 	next.Pending = append(slices.Clone(next.Pending), &late.request)
-	if got, want := outcomes(&next, p.Plan(&next, epoch).Decisions), "head:+1h late:-"; got != want {
+	if got, want := outcomes(&next, p.Plan(&next, epoch).All()), "head:+1h late:-"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	late.request.Seq = 0 // now it is before the other one
 	first := late.request
 	next.Pending = []*Request{next.Pending[0], &first}
-	if got, want := outcomes(&next, p.Plan(&next, epoch).Decisions), "head:+1h30m late:n1"; got != want {
+	if got, want := outcomes(&next, p.Plan(&next, epoch).All()), "head:+1h30m late:n1"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

@@ -85,7 +85,7 @@ func (w *world) leave(group string) {
 // cycle plans once and takes all of it into the world; it returns who is told to leave.
 func (w *world) cycle(p *Planner) (told []string, started []string) {
 	r := p.Plan(w.s, w.now)
-	for _, d := range r.Decisions {
+	for _, d := range r.All() {
 		if d.Bundles != nil {
 			started = append(started, d.Group)
 		}
@@ -95,7 +95,7 @@ func (w *world) cycle(p *Planner) (told []string, started []string) {
 			told = append(told, v.Group)
 		}
 	}
-	w.start(r.Decisions)
+	w.start(r.All())
 	w.unclaim(r.Unclaims)
 	w.evict(r.Evictions)
 	return told, started
@@ -450,7 +450,7 @@ func TestPropPreemptionComesToRest(t *testing.T) {
 					}
 				}
 			}
-			w.start(r.Decisions)
+			w.start(r.All())
 			w.unclaim(r.Unclaims)
 			w.evict(r.Evictions)
 			for _, n := range w.s.Nodes {
@@ -459,7 +459,7 @@ func TestPropPreemptionComesToRest(t *testing.T) {
 				}
 			}
 			leaving := w.leaving()
-			if started(r.Decisions) == "" && len(r.Evictions)+len(r.Unclaims)+len(leaving) == 0 {
+			if started(r.All()) == "" && len(r.Evictions)+len(r.Unclaims)+len(leaving) == 0 {
 				break
 			}
 			if step > 20*(1+len(specs)) {

@@ -99,7 +99,7 @@ func (l *line) catchUp(p *profile) {
 	}
 	if l.many > 64+len(p.nodes)/8 {
 		l.main.put(l.stale, l.side.byFrom)
-		l.side, l.many = spans{}, 0
+		l.side.byFrom, l.side.byTo, l.many = l.side.byFrom[:0], l.side.byTo[:0], 0
 		clear(l.stale)
 	}
 }
@@ -111,8 +111,10 @@ const tries = 8
 // earliest calls try with the moments, from notBefore on, at which one group of nodes has
 // room for need bundles over dur, in order, until it answers yes. The last of them is
 // never left out.
-func (l *line) earliest(need int64, dur, notBefore int64, groupOf []int32, groups int, try func(at int64, enough func(node int32) bool) bool) bool {
-	sums := make([]int64, max(1, groups))
+//
+// groupOf says which group a node is in, nil: all are in one; sums has room for each group
+// and is zero.
+func (l *line) earliest(need int64, dur, notBefore int64, groupOf []int32, sums []int64, try func(at int64, enough func(node int32) bool) bool) bool {
 	group := func(s *span) int32 {
 		if groupOf == nil {
 			return 0

@@ -79,7 +79,7 @@ func (m *memory) overlay(s *Snapshot, now time.Time) *overlay {
 	}
 	o.links = links
 	if mx := m.mixFor(s); !mx.same(o.mix) {
-		o.mix, o.allowed = mx, nil
+		o.expect(mx)
 	}
 	return o
 }

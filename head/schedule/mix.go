@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
@@ -21,6 +22,9 @@ type mix struct {
 	key    string
 	groups []mixGroup
 	masks  []*class // who may use which nodes; a group refers to one by its index
+
+	mu      sync.Mutex
+	allowed map[string][]bool // see allows
 }
 
 // mixGroup is all requests that want the same of devices, on the same nodes.

@@ -21,6 +21,8 @@ type overlay struct {
 	allowed [][]bool
 	idx     *index
 	log     []change
+	tried   nodeState // see copyOf
+	taken   []int     // devices of it
 	// version counts changes, grown those that may have made room.
 	version, grown uint64
 }
@@ -128,6 +130,14 @@ func emptied(nodes []*Node, levels []api.Level) *overlay {
 // clone is a copy that remembers nothing of how it came about.
 func (o *overlay) clone() *overlay {
 	return &overlay{nodes: slices.Clone(o.nodes), topo: o.topo, links: o.links, mix: o.mix, idx: &index{}}
+}
+
+// copyOf is a copy of a node's state to try something out on, until the next one is asked for.
+func (o *overlay) copyOf(ni int) *nodeState {
+	gpus := o.tried.gpus
+	o.tried = *o.nodes[ni]
+	o.tried.gpus = append(gpus[:0], o.tried.gpus...)
+	return &o.tried
 }
 
 func (n *nodeState) clone() *nodeState {
@@ -238,29 +248,30 @@ func (n *nodeState) count(c *class, limit int64) int64 {
 	return max(0, k)
 }
 
-// takeFor gives one bundle of the class its resources and returns its devices by index:
-// whole devices with the lowest index first, a share on the device that it fills best for a
-// mix of what is expected next; nil: by size alone. ok is false, and nothing is taken, when
-// it does not fit.
-func (n *nodeState) takeFor(c *class, m *mix, allows []bool) (devices []int, ok bool) {
+// takeFor gives one bundle of the class its resources and adds its devices by index: whole
+// devices with the lowest index first, a share on the device that it fills best for a mix of
+// what is expected next; nil: by size alone. ok is false, and nothing is taken, when it does
+// not fit.
+func (n *nodeState) takeFor(c *class, m *mix, allows []bool, devices []int) (_ []int, ok bool) {
 	if n.count(c, 1) < 1 {
-		return nil, false
+		return devices, false
 	}
 	n.cpu -= c.cpu
 	n.mem -= c.mem
 	switch {
 	case c.gpus > 0:
-		devices = make([]int, 0, c.gpus)
+		left := c.gpus
 		for d := range n.gpus {
-			if g := &n.gpus[d]; int64(len(devices)) < c.gpus && g.untouched() && g.suits(c) {
+			if g := &n.gpus[d]; left > 0 && g.untouched() && g.suits(c) {
 				g.share, g.free = 0, 0
 				devices = append(devices, d)
+				left--
 			}
 		}
 	case c.share > 0:
 		best := n.shareDevice(c, m, allows)
 		n.gpus[best].takeShare(c)
-		devices = []int{best}
+		devices = append(devices, best)
 	}
 	return devices, true
 }

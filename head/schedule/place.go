@@ -143,17 +143,23 @@ func (a *area) place() outcome {
 // tidy hands the spots of equal bundles out in the order of nodes and devices, so that
 // bundle order, and with it rank order, follows the machines.
 func tidy(spots []spot, d *demand) []spot {
+	byPlace := func(a, b spot) int {
+		return cmp.Or(cmp.Compare(a.node, b.node), slices.Compare(a.devices, b.devices))
+	}
+	if len(d.classes) == 1 && len(spots) == d.total {
+		slices.SortStableFunc(spots, byPlace)
+		return spots
+	}
 	out := make([]spot, d.total)
+	mine := make([]spot, 0, len(spots))
 	for _, c := range d.classes {
-		var mine []spot
+		mine = mine[:0]
 		for _, s := range spots {
 			if s.class == c {
 				mine = append(mine, s)
 			}
 		}
-		slices.SortStableFunc(mine, func(a, b spot) int {
-			return cmp.Or(cmp.Compare(a.node, b.node), slices.Compare(a.devices, b.devices))
-		})
+		slices.SortStableFunc(mine, byPlace)
 		for i, b := range c.bundles {
 			out[b] = mine[i]
 		}
@@ -217,16 +223,19 @@ func (d *demand) fitFor(o *overlay, ni int, c *class, times int64) fit {
 	}
 }
 
-// takeMany takes n bundles of a class on a copy of the node; the caller has counted
-// that they fit.
+// takeMany adds the spots of so many bundles of a class on a node; the caller has counted
+// that they fit. n is a copy of the state of the node, or of what is left of it.
 func (o *overlay) takeMany(n *nodeState, ni int, c *class, times int64, into []spot) []spot {
 	allows := o.allows(ni)
+	devices := make([]int, 0, min(int64(len(n.gpus)), satMul(times, max(c.gpus, min(1, c.share)))))
 	for range times {
-		devices, ok := n.takeFor(c, o.mix, allows)
+		before := len(devices)
+		all, ok := n.takeFor(c, o.mix, allows, devices)
 		if !ok {
 			return into
 		}
-		into = append(into, spot{node: ni, class: c, devices: devices})
+		devices = all
+		into = append(into, spot{node: ni, class: c, devices: all[before:len(all):len(all)]})
 	}
 	return into
 }

@@ -15,12 +15,13 @@ import (
 // are listed, so two heads decide alike.
 func Plan(s *Snapshot, now time.Time) []Decision {
 	r := NewPlanner().Plan(s, now)
-	for i := range r.Decisions {
-		if d := &r.Decisions[i]; d.Bundles == nil {
+	all := r.All()
+	for i := range all {
+		if d := &all[i]; d.Bundles == nil {
 			d.Reasons = r.Why(d.Group)
 		}
 	}
-	return r.Decisions
+	return all
 }
 
 // Planner is Plan with a memory. The memory only makes it faster: what it answers is a
@@ -47,7 +48,9 @@ type Phase struct {
 
 // Result is what one cycle decided.
 type Result struct {
-	Decisions []Decision // in the order of turns; reasons are asked for with Why
+	// Decisions are in the order of turns; what waits without a planned start is left out.
+	// Reasons are asked for with Why.
+	Decisions []Decision
 	Evictions []Eviction
 	Unclaims  []Unclaim
 	Growths   []Growth
@@ -63,7 +66,7 @@ type Result struct {
 	mu      sync.Mutex
 	explain *explainer
 	told    map[string][]api.Reason // by demand
-	at      map[string]int          // group → index of Decisions
+	at      map[string]int          // group → turn
 	asked   int
 }
 
@@ -77,7 +80,7 @@ type cycle struct {
 	quotas    *quotas  // what is charged to tenants and queues; each placement is
 	turns     *turns
 	order     []*Request // in the order of turns
-	decisions []Decision // one for each of order
+	fates     []fate     // one for each of order
 	placed    []placedNow
 	evictions []Eviction
 	unclaim   []Unclaim
@@ -103,10 +106,60 @@ type cycle struct {
 	pools   *pools
 }
 
+// fate is what becomes of one request.
+type fate struct {
+	placed int32 // its number among what the cycle placed, from 1; 0: it waits
+	starts bool  // later: it is planned
+	start  int64
+}
+
+// decision is what is said of the request of a turn.
+func (c *cycle) decision(turn int) Decision {
+	d, f := Decision{Group: c.order[turn].ID}, &c.fates[turn]
+	if f.placed > 0 {
+		p := &c.placed[f.placed-1]
+		d.Bundles, d.Chosen = p.at, p.chosen
+	}
+	if f.starts {
+		d.Start = moment(f.start)
+	}
+	return d
+}
+
+// decided are the decisions on what is placed or planned.
+func (c *cycle) decided() []Decision {
+	n := 0
+	for i := range c.fates {
+		if f := &c.fates[i]; f.placed > 0 || f.starts {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	out := make([]Decision, 0, n)
+	for i := range c.fates {
+		if f := &c.fates[i]; f.placed > 0 || f.starts {
+			out = append(out, c.decision(i))
+		}
+	}
+	return out
+}
+
+// All are the decisions on all requests, those that wait too, in the order of turns.
+func (r *Result) All() []Decision {
+	out := make([]Decision, len(r.cycle.order))
+	for i := range out {
+		out[i] = r.cycle.decision(i)
+	}
+	return out
+}
+
 // placedNow is a group that this cycle placed.
 type placedNow struct {
 	request *Request
 	at      []api.Placed
+	chosen  []int64 // see Decision
 	spots   []spot
 }
 
@@ -137,7 +190,7 @@ func (p *Planner) run(s *Snapshot, now time.Time, replan bool) *Result {
 		r.Phases = append(r.Phases, Phase{phase.name, ended - began})
 		began = ended
 	}
-	r.Decisions, r.Evictions, r.Unclaims, r.Again = c.decisions, c.evictions, c.unclaim, c.again
+	r.Decisions, r.Evictions, r.Unclaims, r.Again = c.decided(), c.evictions, c.unclaim, c.again
 	r.Growths, r.planned = c.growths, c.planned
 	r.Tried, r.left = c.tried, c.free.clone()
 	c.changes = slices.Clone(c.free.log)
@@ -166,10 +219,7 @@ func (c *cycle) line() {
 	c.turns = c.mem.lineup.turns(c.s, &c.mem.books, c.quotas, func(r *Request) *demand { return c.mem.demandOf(r, c.now) }, c.now)
 	c.lookAgain(c.turns.until)
 	c.order = c.turns.list
-	c.decisions = make([]Decision, len(c.order))
-	for i, r := range c.order {
-		c.decisions[i].Group = r.ID
-	}
+	c.fates = make([]fate, len(c.order))
 }
 
 // 3. Plan: what has been claimed, and what is free when, if something depends on it from
@@ -191,7 +241,7 @@ func (c *cycle) place() {
 	reserved := len(c.s.Reservations) > 0
 	for i, r := range c.order {
 		e := c.turns.all[i]
-		if e.claims || c.decisions[i].Bundles != nil {
+		if e.claims || c.fates[i].placed > 0 {
 			continue
 		}
 		if e.timed || reserved { // whether it is looked at here, or only for who may leave for it
@@ -206,7 +256,7 @@ func (c *cycle) place() {
 		d = c.allowed(r, d)
 		got := c.startNow(i, r, d)
 		if got.spots == nil {
-			c.decisions[i].Start = c.planStart(i, r, d)
+			c.fates[i].start, c.fates[i].starts = c.planStart(i, r, d)
 			continue
 		}
 		if c.take(i, d, got.spots, got.chosen) && c.times != nil {
@@ -276,7 +326,7 @@ func (r *Result) Why(group string) []api.Reason {
 	return out
 }
 
-// waiting is the index of a group in the order; false: it does not wait.
+// waiting is the turn of a group; false: it does not wait.
 func (r *Result) waiting(group string) (int, bool) {
 	if r.told == nil {
 		r.told = map[string][]api.Reason{}
@@ -285,7 +335,7 @@ func (r *Result) waiting(group string) (int, bool) {
 	const few = 8
 	if r.asked++; r.asked <= few {
 		i := slices.IndexFunc(r.cycle.order, func(x *Request) bool { return x.ID == group })
-		return max(0, i), i >= 0 && r.Decisions[i].Bundles == nil
+		return max(0, i), i >= 0 && r.cycle.fates[i].placed == 0
 	}
 	if r.at == nil {
 		r.at = make(map[string]int, len(r.cycle.order))
@@ -294,7 +344,7 @@ func (r *Result) waiting(group string) (int, bool) {
 		}
 	}
 	i, ok := r.at[group]
-	return i, ok && r.Decisions[i].Bundles == nil
+	return i, ok && r.cycle.fates[i].placed == 0
 }
 
 func (r *Result) explainer() *explainer {

@@ -248,15 +248,16 @@ func TestPropPlannerIsPlan(t *testing.T) {
 				skipped++
 			}
 			a, _ := json.Marshal(Plan(s, now))
-			for i := range got.Decisions {
-				if d := &got.Decisions[i]; d.Bundles == nil {
+			ds := got.All()
+			for i := range ds {
+				if d := &ds[i]; d.Bundles == nil {
 					d.Reasons = got.Why(d.Group)
 				}
 			}
-			if b, _ := json.Marshal(got.Decisions); string(a) != string(b) {
+			if b, _ := json.Marshal(ds); string(a) != string(b) {
 				t.Fatalf("cycle %d:\n%s\nwith a history\n%s", step, a, b)
 			}
-			s = drawNext(t, s, got.Decisions, step)
+			s = drawNext(t, s, got.All(), step)
 			now = now.Add(time.Duration(rapid.Int64Range(0, 2).Draw(t, "minutes")) * time.Minute)
 		}
 	})

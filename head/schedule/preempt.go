@@ -70,7 +70,7 @@ func (c *cycle) preempt() {
 	searches := 0
 	c.mem.vain.follow(c)
 	for i, r := range c.order {
-		if c.decisions[i].Bundles != nil || len(r.Claim) > 0 {
+		if c.fates[i].placed > 0 || len(r.Claim) > 0 {
 			continue
 		}
 		rank := standingOf(&r.Spec)

@@ -283,7 +283,7 @@ func TestClaim(t *testing.T) {
 	b := runs("b", ns[1], 0, 0)
 	b.LeavingFor = "high"
 	res := plan(clusterOf(ns).heldBy(b).pending(r, again))
-	for _, d := range res.Decisions {
+	for _, d := range res.All() {
 		if d.Bundles != nil {
 			t.Errorf("%s was placed", d.Group)
 		}
@@ -295,7 +295,7 @@ func TestClaim(t *testing.T) {
 	// Both have left.
 	ns = nodesOf("n", 2, 1)
 	res = plan(clusterOf(ns).pending(r, again))
-	if d := decisionFor(res.Decisions, "high"); len(d.Bundles) != 2 || d.Bundles[0].Node != ns[0].node.ID {
+	if d := decisionFor(res.All(), "high"); len(d.Bundles) != 2 || d.Bundles[0].Node != ns[0].node.ID {
 		t.Errorf("%+v", d)
 	}
 
@@ -330,7 +330,7 @@ func TestPropPreemptionIsProvenAndStable(t *testing.T) {
 		}
 		res := plan(s)
 		b := newBook(s)
-		if err := b.holdAll(s, res.Decisions); err != nil {
+		if err := b.holdAll(s, res.All()); err != nil {
 			t.Fatal(err)
 		}
 		byID := map[string]*Request{}

@@ -43,10 +43,13 @@ type profile struct {
 	used, spare []*nodeState
 	room        []int32 // by node; all zero between two uses
 	changed     []int32
-	isChanged   []bool // by node; none is between two uses
+	isChanged   []bool  // by node; none is between two uses
+	sums, rooms []int64 // see zeros; by group of nodes
 	fresh, open []span
-	happens     []happening
-	lists       uint64 // counts lists of occupants
+	// covered, roomy and chosen are nodes, while one place is looked for.
+	covered, roomy, chosen []int
+	happens                []happening
+	lists                  uint64 // counts lists of occupants
 }
 
 // trial sees the profile as if victims had left, and without what was planned for who they

@@ -172,8 +172,9 @@ func TestPropBooksAreKeptFromCycleToCycle(t *testing.T) {
 			if !slices.Equal(a.used, b.used) || !slices.Equal(a.assured, b.assured) || !slices.Equal(a.own, b.own) || !slices.Equal(a.room, b.room) {
 				t.Fatalf("cycle %d: charged\n%v %v %v %v\nwith a history\n%v %v %v %v", step, a.used, a.assured, a.own, a.room, b.used, b.assured, b.own, b.room)
 			}
-			for i := range fresh.Decisions {
-				x, y := fresh.Decisions[i], got.Decisions[i]
+			all := got.All()
+			for i, x := range fresh.All() {
+				y := all[i]
 				if x.Bundles == nil {
 					x.Reasons = fresh.Why(x.Group)
 				}
@@ -187,7 +188,7 @@ func TestPropBooksAreKeptFromCycleToCycle(t *testing.T) {
 			if !fresh.Again.Equal(got.Again) {
 				t.Fatalf("cycle %d: again at %s, with a history at %s", step, fresh.Again, got.Again)
 			}
-			s = drawNextQueues(t, s, got.Decisions, step)
+			s = drawNextQueues(t, s, got.All(), step)
 			now = now.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 3600, 200_000}).Draw(t, "seconds")) * time.Second)
 		}
 	})

@@ -343,7 +343,7 @@ func TestQuotaReasonsAreTrue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawQueues(t)
 		r := NewPlanner().Plan(s, epoch)
-		for _, d := range r.Decisions {
+		for _, d := range r.All() {
 			if d.Bundles != nil {
 				continue
 			}

@@ -210,7 +210,7 @@ func TestReports(t *testing.T) {
 			s := tc.in()
 			s.Policy.Order = OrderFIFO
 			r := plan(s)
-			if got := outcomes(s, r.Decisions); got != tc.want || !slices.Equal(victimNames(r), tc.told) {
+			if got := outcomes(s, r.All()); got != tc.want || !slices.Equal(victimNames(r), tc.told) {
 				t.Errorf("got  %s, %v leave\nwant %s, %v", got, victimNames(r), tc.want, tc.told)
 			}
 		})

@@ -59,7 +59,7 @@ func TestRoles(t *testing.T) {
 // A gang that is still being put together is not looked at.
 func TestIncompleteGang(t *testing.T) {
 	r := NewPlanner().Plan(cluster(aNode("n1").gpus(8, 72)).pending(gang("a", 3, gpus(1)).roles(4)), epoch)
-	if r.Decisions[0].Bundles != nil {
+	if r.All()[0].Bundles != nil {
 		t.Fatal("placed")
 	}
 	if why := r.Why("a"); why[0].Code != api.ReasonBadSpec || !strings.Contains(why[0].Text, "gang incomplete 3/4") {

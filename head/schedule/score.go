@@ -11,11 +11,28 @@ import (
 // fragment for a request that does not fit its node at all, or that wants more of a device
 // than that.
 
-// allows is which groups of the mix may use a node at all, by its labels and pool.
+// allows is which groups of the mix may use a node at all, by its labels and pool. Nodes
+// that differ in nothing that the mix asks for share the answer.
 func (m *mix) allows(n *nodeState) []bool {
-	out := make([]bool, len(m.masks))
+	var of [mostShapes]byte
+	bits := of[:len(m.masks)]
 	for i, c := range m.masks {
-		out[i] = c.inPool(n) && hasLabels(n, c)
+		if c.inPool(n) && hasLabels(n, c) {
+			bits[i] = 1
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out, known := m.allowed[string(bits)]
+	if !known {
+		out = make([]bool, len(bits))
+		for i := range bits {
+			out[i] = bits[i] == 1
+		}
+		if m.allowed == nil {
+			m.allowed = map[string][]bool{}
+		}
+		m.allowed[string(bits)] = out
 	}
 	return out
 }
@@ -130,13 +147,20 @@ func (o *overlay) score(ni int32, c *class, times int64) int64 {
 	n := o.nodes[ni]
 	allows := o.allows(int(ni))
 	before := o.mix.fragments(n, allows)
-	after := n.clone()
+	after := o.copyOf(int(ni))
 	for range times {
-		if _, ok := after.takeFor(c, o.mix, allows); !ok {
+		var ok bool
+		if o.taken, ok = after.takeFor(c, o.mix, allows, o.taken[:0]); !ok {
 			return math.MaxInt64
 		}
 	}
 	return o.mix.fragments(after, allows) - before
+}
+
+// expect is the mix that is gone by from now on; nil: none.
+func (o *overlay) expect(m *mix) {
+	o.mix = m
+	clear(o.allowed)
 }
 
 // allows is which groups of the mix may use the node.

@@ -63,7 +63,7 @@ func BenchmarkPlannedStarts(b *testing.B) {
 				p := NewPlanner()
 				p.PlanAge = time.Minute
 				for range 30 { // what fits at the beginning starts, and starts are planned
-					w.start(p.Plan(w.s, w.now).Decisions)
+					w.start(p.Plan(w.s, w.now).All())
 				}
 				var took []time.Duration
 				for range b.N {
@@ -72,7 +72,7 @@ func BenchmarkPlannedStarts(b *testing.B) {
 					w.end(at)
 					b.StartTimer()
 					began := time.Now()
-					ds := p.Plan(w.s, w.now).Decisions
+					ds := p.Plan(w.s, w.now).All()
 					took = append(took, time.Since(began))
 					b.StopTimer()
 					w.start(ds)

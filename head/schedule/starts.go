@@ -185,8 +185,9 @@ func (c *cycle) inLine(r *Request, start int64) {
 	}
 }
 
-// planStart finds the earliest start of a request that waits and takes its place for then.
-func (c *cycle) planStart(turn int, r *Request, d *demand) time.Time {
+// planStart finds the earliest start of a request that waits and takes its place for then;
+// false: none is planned.
+func (c *cycle) planStart(turn int, r *Request, d *demand) (start int64, ok bool) {
 	p := c.profile()
 	notBefore := p.now
 	if after, behind := c.lined(r); behind {
@@ -194,7 +195,7 @@ func (c *cycle) planStart(turn int, r *Request, d *demand) time.Time {
 	}
 	if c.timely.lineOf(r).planned >= cmp.Or(max(0, c.s.Policy.Planned), planned) || notBefore == forever {
 		c.inLine(r, forever)
-		return time.Time{}
+		return 0, false
 	}
 	e := p.planOf(turn)
 	if e != nil && !e.broken && (!e.serves(d) || e.from <= p.now || e.from < notBefore || (!e.in || len(r.Spec.Uses) > 0) && !p.allows(r, turn, e.spots, e.from)) {
@@ -213,7 +214,7 @@ func (c *cycle) planStart(turn int, r *Request, d *demand) time.Time {
 	}
 	if e == nil || e.broken {
 		c.inLine(r, forever)
-		return time.Time{}
+		return 0, false
 	}
 	if !e.in {
 		p.add(e)
@@ -221,7 +222,7 @@ func (c *cycle) planStart(turn int, r *Request, d *demand) time.Time {
 	c.timely.lineOf(r).planned++
 	c.timely.some = true
 	c.inLine(r, e.from)
-	return moment(e.from)
+	return e.from, true
 }
 
 // What one cycle does for the plan where planned starts may reach an age, in nodes and

@@ -189,7 +189,7 @@ func TestPropNoStartDelaysAPlannedOne(t *testing.T) {
 		promised := map[string]time.Time{}
 		arrivals := rapid.IntRange(0, 4).Draw(t, "arrivals")
 		for range 200 {
-			ds := p.Plan(w.s, w.now).Decisions
+			ds := p.Plan(w.s, w.now).All()
 			sooner := false // one before it is to start sooner, and may take other nodes
 			for i, d := range ds {
 				at := d.Start
@@ -247,7 +247,7 @@ func TestPropPlannerWithAPastAgrees(t *testing.T) {
 		w := &world{s: drawTimely(t), now: epoch}
 		p := NewPlanner()
 		for range 12 {
-			got, want := p.Plan(w.s, w.now).Decisions, NewPlanner().Plan(w.s, w.now).Decisions
+			got, want := p.Plan(w.s, w.now).All(), NewPlanner().Plan(w.s, w.now).All()
 			for i := range want {
 				if got[i].Group != want[i].Group || !got[i].Start.Equal(want[i].Start) || fmt.Sprint(got[i].Bundles) != fmt.Sprint(want[i].Bundles) {
 					t.Fatalf("at %s: %+v with a past, %+v without", w.now, got[i], want[i])

@@ -463,7 +463,7 @@ func TestPlanFollowsTheNodes(t *testing.T) {
 	p.PlanAge = 24 * time.Hour
 	see := func(want string) {
 		t.Helper()
-		if got := outcomes(in, p.Plan(in, epoch).Decisions); got != want {
+		if got := outcomes(in, p.Plan(in, epoch).All()); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
@@ -491,13 +491,13 @@ func TestPausedQueueHasNoPlan(t *testing.T) {
 	in.Policy.Order = OrderFIFO
 	p := NewPlanner()
 	p.PlanAge = 24 * time.Hour
-	if got := outcomes(in, p.Plan(in, epoch).Decisions); got != "first:+1h second:+25h" {
+	if got := outcomes(in, p.Plan(in, epoch).All()); got != "first:+1h second:+25h" {
 		t.Errorf("got %s", got)
 	}
 	paused := *in
 	paused.queues(with(queue("q", ""), func(q *api.Queue) { q.Paused = "upgrade" }), queue("r", ""))
 	r := p.Plan(&paused, epoch)
-	if got := outcomes(&paused, r.Decisions); got != "first:- second:n" {
+	if got := outcomes(&paused, r.All()); got != "first:- second:n" {
 		t.Errorf("with the queue paused: %s", got)
 	}
 	if f, ok := r.Forecast("first"); ok {
@@ -512,7 +512,7 @@ func TestReservationAfterAFailedStart(t *testing.T) {
 	in.Reservations = []*api.Reservation{{Name: "r", Start: epoch.Add(-time.Hour), End: epoch.Add(3 * time.Hour), Tenant: "mine", Nodes: []string{"n1"}}}
 	p := NewPlanner()
 	for range 3 {
-		if got := outcomes(in, p.Plan(in, epoch).Decisions); got != "a:n1 other:+3h" {
+		if got := outcomes(in, p.Plan(in, epoch).All()); got != "a:n1 other:+3h" {
 			t.Errorf("got %s", got)
 		}
 	}

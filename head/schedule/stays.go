@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"cmp"
-	"slices"
 )
 
 // stay is what one group holds of one node for a time.
@@ -15,6 +14,16 @@ type stay struct {
 	bytes    int64 // of the one device
 	whole    bool  // nothing else is on the node meanwhile
 	bundle   int64 // which of a holder's; of several the first
+	own      bool  // devices is nobody else's
+}
+
+// add adds devices of the same node.
+func (s *stay) add(devices []int) {
+	if !s.own {
+		s.devices = append(make([]int, 0, 2*(len(s.devices)+len(devices))), s.devices...)
+		s.own = true
+	}
+	s.devices = append(s.devices, devices...)
 }
 
 // addStay adds a stay on a node. What its owner has there as whole devices for the same time is
@@ -24,7 +33,7 @@ func addStay(stays []stay, st stay) []stay {
 		last := &stays[len(stays)-1]
 		if last.who == st.who && last.share == 0 && last.from == st.from && last.to == st.to && last.whole == st.whole {
 			last.cpu, last.mem = satAdd(last.cpu, st.cpu), satAdd(last.mem, st.mem)
-			last.devices = slices.Concat(last.devices, st.devices)
+			last.add(st.devices)
 			return stays
 		}
 	}

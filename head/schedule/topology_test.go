@@ -306,7 +306,7 @@ func TestWholeNodesOfHoldersStayWhole(t *testing.T) {
 	after := *s
 	after.Holders = nil
 	after.Nodes = cluster(aNode("n1").gpus(4, 72)).Nodes
-	if d := p.Plan(&after, epoch).Decisions[0]; d.Bundles == nil {
+	if d := p.Plan(&after, epoch).All()[0]; d.Bundles == nil {
 		t.Errorf("the node stays held after the end: %+v", d)
 	}
 }

@@ -59,7 +59,7 @@ func TestPreemptForRoles(t *testing.T) {
 			// Once they have left it starts with those bundles, where it was decided.
 			r.request.Claim, r.request.Leaving = res.Evictions[0].Claim, []string{"pg-low0"}
 			again := plan(clusterOf(nodesOf("n", 1, devices)).pending(r))
-			d := decisionFor(again.Decisions, "high")
+			d := decisionFor(again.All(), "high")
 			if !slices.Equal(d.Chosen, claimed) || len(d.Bundles) != len(claimed) || d.Bundles[0].Devices[0] != r.request.Claim[0].Devices[0] {
 				t.Errorf("%+v", d)
 			}

@@ -18,7 +18,7 @@ func TestPropLinesSeeWhatIsPlannedBeforeATurn(t *testing.T) {
 		planner.PlanAge = time.Hour
 		for range 4 {
 			got := planner.Plan(w.s, w.now)
-			ds := got.Decisions
+			ds := got.All()
 			if p := got.cycle.times; p != nil {
 				for range 4 {
 					turn := rapid.IntRange(0, len(ds)).Draw(t, "turn")
