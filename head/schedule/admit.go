@@ -18,6 +18,7 @@ type refusal struct {
 	most    int64 // what is guaranteed, or the limit
 	used    int64 // of it
 	need    int64
+	at      *quotas // as they are when it fails: now, or once those have left that leave
 }
 
 // check numbers what is looked at, in this order, before any node is.
@@ -62,7 +63,7 @@ func (q *quotas) look(c *charging, r *Request, needs []int64, found func(refusal
 		for _, a := range c.path {
 			for i, n := range needs {
 				if most := a.guaranteed[i]; n > 0 && most != unlimited && n > most-q.assured[a.at+i] &&
-					!found(refusal{checkGuarantee, a, i, most, q.assured[a.at+i], n}) {
+					!found(refusal{checkGuarantee, a, i, most, q.assured[a.at+i], n, q}) {
 					return
 				}
 			}
@@ -71,20 +72,25 @@ func (q *quotas) look(c *charging, r *Request, needs []int64, found func(refusal
 	for _, a := range c.path {
 		for i, n := range needs {
 			if most := a.limit[i]; n > 0 && most != unlimited && n > most-q.used[a.at+i] &&
-				!found(refusal{checkLimit, a, i, most, q.used[a.at+i], n}) {
+				!found(refusal{checkLimit, a, i, most, q.used[a.at+i], n, q}) {
 				return
 			}
 		}
 	}
-	if !r.Spec.Preemptible || !q.keeps {
-		return
+	if r.Spec.Preemptible && q.keeps && q.lookKept(c, needs, found) && q.later != nil {
+		q.later.lookKept(c, needs, found)
 	}
+}
+
+// lookKept is look at what others keep; false: found does not want to know more.
+func (q *quotas) lookKept(c *charging, needs []int64, found func(refusal) bool) bool {
 	for i, n := range needs {
 		// Where nobody keeps anything, what is missing is room, which the nodes answer for.
-		if out := q.outside(c, i, n); out > 0 && out > q.room[i] && q.kept(c, i) && !found(refusal{by: checkKept, thing: i, most: max(0, q.room[i]), need: n}) {
-			return
+		if out := q.outside(c, i, n); out > 0 && out > q.room[i] && q.kept(c, i) && !found(refusal{by: checkKept, thing: i, most: max(0, q.room[i]), need: n, at: q}) {
+			return false
 		}
 	}
+	return true
 }
 
 // barred are the models of which a request may not have as many devices as it asks for, in
@@ -165,7 +171,7 @@ func (q *quotas) reason(r *Request, c *charging, f refusal) api.Reason {
 			Where: f.account.called(), Blockers: []string{f.account.q.Name}, Frees: "troupe queue resume " + f.account.q.Name,
 		}
 	case checkKept:
-		return q.keptReason(c, f)
+		return f.at.keptReason(c, f)
 	case checkGuarantee, checkLimit:
 	}
 	return q.quotaReason(f)

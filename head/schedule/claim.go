@@ -49,6 +49,12 @@ func (c *cycle) claims() {
 func (c *cycle) promise(r, part *Request, d *demand, claim []api.Placed, leavers []victim) {
 	c.quotas.charge(part, c.needs(part, d))
 	c.leaving = append(c.leaving, whole(leavers)...)
+	if c.quotas.keeps {
+		back := c.lift(nil)
+		later := c.quotas.copied()
+		back()
+		c.quotas.later = later
+	}
 	of := r
 	if len(r.Claim) == 0 { // it was decided in this cycle
 		of = new(*r)

@@ -147,6 +147,7 @@ func (c *charging) meets(other *charging) bool {
 // copied is the same quotas to try something out on.
 func (q *quotas) copied() *quotas {
 	out := *q
+	out.later = nil
 	out.used, out.assured, out.own, out.room = slices.Clone(q.used), slices.Clone(q.assured), slices.Clone(q.own), slices.Clone(q.room)
 	return &out
 }

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
@@ -90,5 +91,33 @@ func TestQuotaOfOneTenantHidesNoOther(t *testing.T) {
 	r := plan(s)
 	if got := victimNames(r); !slices.Equal(got, []string{"low"}) || r.Evictions[0].Preemptor != "high" {
 		t.Errorf("victims %v, %+v", got, r.Evictions)
+	}
+}
+
+// What somebody uses of what they do not lend is kept for them again once they have left
+// for a claim: nobody starts on it meanwhile, or the claim could not come true.
+func TestClaimLeavesWhatIsNotLent(t *testing.T) {
+	for lends, starts := range map[int64]bool{0: false, 1: true} {
+		n := aNode("n").gpus(3, 72)
+		own := heldByTenant(runs("own", &n, 0, 0), "keeper")
+		own.LeavingFor = "high"
+		high, low := gang("high", 2, gpus(1)).priority(5).of("b", ""), gang("low", 1, gpus(1)).of("b", "")
+		high.request.Spec.Preemptible, low.request.Spec.Preemptible = true, true
+		for _, g := range n.node.GPUs[:2] {
+			high.request.Claim = append(high.request.Claim, api.Placed{Bundle: int64(len(high.request.Claim)), Node: n.node.ID, Devices: []string{g.UUID}})
+		}
+		high.request.Leaving = []string{own.Group}
+		s := clusterOf([]*nodeBuilder{&n}).heldBy(own).pending(high, low)
+		s.Queues = &Queues{List: []*api.Queue{
+			{Name: "keeper", Tenant: true, Guaranteed: api.Amounts{{Of: "gpu", N: 1000}}, Lend: api.Amounts{{Of: "gpu", N: 1000 * lends}}},
+			{Name: "b", Tenant: true},
+		}}
+		r := plan(s)
+		if got := decisionFor(r.All(), "low").Bundles != nil; got != starts || len(r.Unclaims) > 0 {
+			t.Errorf("lends %d: low starts %v, unclaims %+v", lends, got, r.Unclaims)
+		}
+		if why := r.Why("low"); !starts && (len(why) == 0 || why[0].Code != api.ReasonQuota || !strings.Contains(why[0].Text, "keeper")) {
+			t.Errorf("%+v", why)
+		}
 	}
 }

@@ -69,7 +69,10 @@ type quotas struct {
 	// holders are those of the snapshot, and later what the cycle placed.
 	holders []*Holder
 	charges
-	room  []int64 // free and kept by nobody; only where something is not lent
+	room []int64 // free and kept by nobody; only where something is not lent
+	// later is how it will be once those that leave for claims have left: what they use of what
+	// is not lent is then kept again. nil: the same as now.
+	later *quotas
 	nodes map[string]*Node
 }
 
@@ -280,6 +283,9 @@ func (q *quotas) charge(r *Request, needs []int64) {
 		for i, n := range needs {
 			q.room[i] -= q.claim(c, i, n)
 		}
+	}
+	if q.later != nil {
+		q.later.charge(r, needs)
 	}
 }
 

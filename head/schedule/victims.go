@@ -384,7 +384,10 @@ func (c *cycle) lift(vs []victim) (back func()) {
 	for _, v := range append(whole(vs), c.leaving...) {
 		backs = append(backs, c.quotas.lift(v.leaves()))
 	}
+	later := c.quotas.later
+	c.quotas.later = nil // now it is later
 	return func() {
+		c.quotas.later = later
 		for _, f := range slices.Backward(backs) {
 			f()
 		}
