@@ -90,11 +90,17 @@ fmt: ## Format Go and Python
 	@test/scripts/lint.sh fmt
 
 .PHONY: soak
-soak: build ## Run the simulated cluster on many seeds and kill for long: make soak SEEDS=1000 DURATION=10m KILLS=1000
+soak: build ## Run the simulated cluster on many seeds, fuzz, and kill for long: make soak SEEDS=1000 DURATION=10m FUZZ=60s KILLS=1000
 	@TROUPE_SOAK_SEEDS=$(or $(SEEDS),1000) TROUPE_SOAK_DURATION=$(or $(DURATION),10m) \
 		go test -count=1 -timeout 24h -run 'Soak|Simulated' ./test/cluster/...
+	@go test -count=1 -timeout 24h -run AnyTraceOnAnyCluster ./head/simulate -rapid.checks=$(or $(SEEDS),1000)
+	@test/scripts/fuzz.sh $(or $(FUZZ),60s)
 	@python=$$(test/scripts/python-env.sh test); cd sdk/python && "$$python" -m pytest -q -m soak
 	@python=$$(test/scripts/python-env.sh test); "$$python" test/kills/kills.py --kills $(or $(KILLS),1000)
+
+.PHONY: fuzz
+fuzz: ## Run every fuzzer for a while each: make fuzz FUZZ=60s
+	@test/scripts/fuzz.sh $(or $(FUZZ),60s)
 
 .PHONY: mutate
 mutate: ## Plant known bugs in the protocols and demand that each is caught (about half an hour)

@@ -34,21 +34,15 @@ type queueEntry struct {
 // file, line and column. Whether the tree is sound the head says, which knows the capacities.
 func decodeQueues(path string, data []byte) (list []*api.Queue, err error) {
 	defer func() {
-		if p := recover(); p != nil {
-			err = malformed(queueFileHelp, "%s does not parse: %v", path, p)
-		}
 		if x, ok := errors.AsType[*exitError](err); ok {
 			x.help = queueFileHelp
 		}
 	}()
-	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
-		return nil, malformed(queueFileHelp, "%s: %s", path, strings.TrimPrefix(err.Error(), "yaml: "))
+	doc, err := yamlDocument(path, data, "; it needs a list named queues, which may be [] to remove all")
+	if err != nil {
+		return nil, err
 	}
-	if len(doc.Content) == 0 {
-		return nil, malformed(queueFileHelp, "%s is empty; it needs a list named queues, which may be [] to remove all", path)
-	}
-	tree, err := plainTree(path, doc.Content[0], reflect.TypeFor[queueFile](), 0)
+	tree, err := plainTree(path, doc, reflect.TypeFor[queueFile](), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -61,9 +55,9 @@ func decodeQueues(path string, data []byte) (list []*api.Queue, err error) {
 		return nil, malformed(queueFileHelp, "%s: %v", path, err)
 	}
 	if file.Queues == nil {
-		return nil, at(path, doc.Content[0], "no list named queues; write queues: [] to remove all")
+		return nil, at(path, doc, "no list named queues; write queues: [] to remove all")
 	}
-	return queuesOf(path, doc.Content[0], file.Queues)
+	return queuesOf(path, doc, file.Queues)
 }
 
 // queuesOf reads the quantities of a list that stands under "queues" in a document.

@@ -178,22 +178,25 @@ func readCluster(word string) (*simulate.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
-		return nil, malformed("troupe simulate --help", "%s: %s", word, strings.TrimPrefix(err.Error(), "yaml: "))
-	}
-	if len(doc.Content) == 0 {
-		return nil, malformed("troupe simulate --help", "%s is empty", word)
-	}
-	raw, err := clusterJSON(word, doc.Content[0])
-	if x, ok := errors.AsType[*exitError](err); ok {
-		x.help = "troupe simulate --help"
-	}
+	return decodeCluster(word, data)
+}
+
+// decodeCluster reads a cluster file, YAML or JSON.
+func decodeCluster(word string, data []byte) (c *simulate.Cluster, err error) {
+	defer func() {
+		if x, ok := errors.AsType[*exitError](err); ok {
+			x.help = "troupe simulate --help"
+		}
+	}()
+	doc, err := yamlDocument(word, data, "")
 	if err != nil {
 		return nil, err
 	}
-	c, err := simulate.ParseCluster(filepath.Base(word), raw)
+	raw, err := clusterJSON(word, doc)
 	if err != nil {
+		return nil, err
+	}
+	if c, err = simulate.ParseCluster(filepath.Base(word), raw); err != nil {
 		return nil, malformed("troupe simulate --help", "%v", err)
 	}
 	return c, nil

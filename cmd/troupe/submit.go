@@ -146,18 +146,15 @@ func readJobFile(path string) (s api.JobSpec, send string, err error) {
 // and one way to read quantities.
 func decodeJob(path string, data []byte, s *jobFile) (err error) {
 	defer func() {
-		if p := recover(); p != nil {
-			err = malformed("troupe submit --help", "%s does not parse: %v", path, p)
+		if x, ok := errors.AsType[*exitError](err); ok {
+			x.help = "troupe submit --help"
 		}
 	}()
-	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
-		return malformed("troupe submit --help", "%s: %s", path, strings.TrimPrefix(err.Error(), "yaml: "))
+	doc, err := yamlDocument(path, data, "")
+	if err != nil {
+		return err
 	}
-	if len(doc.Content) == 0 {
-		return malformed("troupe submit --help", "%s is empty", path)
-	}
-	tree, err := plainTree(path, doc.Content[0], reflect.TypeFor[jobFile](), 0)
+	tree, err := plainTree(path, doc, reflect.TypeFor[jobFile](), 0)
 	if err != nil {
 		return err
 	}

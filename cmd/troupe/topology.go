@@ -22,6 +22,19 @@ type topologyFile struct {
 	Scheduler *api.SchedulerPolicy `json:"scheduler,omitempty"`
 }
 
+const topologyHelp = "troupe topology apply --help"
+
+// decodeTopology reads a topology file.
+func decodeTopology(path string, data []byte) (f topologyFile, err error) {
+	if err = decodeInto(path, topologyHelp, data, &f); err != nil {
+		return f, err
+	}
+	if f.Levels == nil && f.HalfLife == 0 && f.Scheduler == nil && len(f.Capacities)+len(f.Links) == 0 {
+		return f, malformed(topologyHelp, "%s declares nothing: give levels, capacities, links, halfLife or scheduler", path)
+	}
+	return f, nil
+}
+
 func (a *app) topologyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "topology", Short: "Levels, capacities and links of the cluster: get, apply",
@@ -42,12 +55,12 @@ func (a *app) topologyCommand() *cobra.Command {
 		Use: "apply FILE", Short: "Declare levels, capacities and links that a YAML or JSON file lists", Args: cobra.ExactArgs(1),
 		Example: "  troupe topology apply topology.yaml",
 		RunE: func(c *cobra.Command, args []string) error {
-			var f topologyFile
-			data, err := readBounded(args[0], "troupe topology apply --help")
+			data, err := readBounded(args[0], topologyHelp)
 			if err != nil {
 				return err
 			}
-			if err := decodeInto(args[0], "troupe topology apply --help", data, &f); err != nil {
+			f, err := decodeTopology(args[0], data)
+			if err != nil {
 				return err
 			}
 			cl, err := a.api()

@@ -85,7 +85,7 @@ func (h *Head) RemoveReservation(ctx context.Context, name string, version uint6
 
 // PutCapacity makes or replaces a capacity.
 func (h *Head) PutCapacity(ctx context.Context, r api.CapacityRequest) error {
-	errs := declare.Capacity(&r.Capacity)
+	errs := declare.Capacity(&r.Capacity, h.Store.View())
 	if len(errs) > 0 {
 		return invalid(errs)
 	}

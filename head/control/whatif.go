@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,12 +74,32 @@ func (h *Head) whatIf(v *state.View, group string, asked []string, w *api.Why) e
 			return invalid([]api.FieldError{{Pointer: "/whatIf/" + strconv.Itoa(k), Detail: why}})
 		}
 	}
-	if errs := schedule.Validate(r.Spec); len(errs) > 0 {
-		return invalid(errs)
+	if err := h.wouldRefuse(v, s.Pending[i].Spec, r.Spec); err != nil {
+		return err
 	}
 	a := api.Alternative(schedule.Try(s, &r, now))
 	a.Change = "with " + strings.Join(changes, ", ")
 	w.Alternatives = append(w.Alternatives, a)
+	return nil
+}
+
+// wouldRefuse says why a changed request would be refused, as its submission would be: a
+// name that nothing has is no reason to wait.
+func (h *Head) wouldRefuse(v *state.View, is, would api.GroupSpec) error {
+	if errs := schedule.Validate(would); len(errs) > 0 {
+		return invalid(errs)
+	}
+	if would.Tenant != is.Tenant || would.Queue != is.Queue || would.Pool != is.Pool || would.Priority != is.Priority {
+		if p := admit(v, asking{tenant: would.Tenant, queue: would.Queue, pool: would.Pool, priority: would.Priority}); p != nil {
+			return p
+		}
+	}
+	if name := would.Reservation; name != "" && name != is.Reservation && v.Reservation(name) == nil {
+		return invalid([]api.FieldError{{Pointer: "/reservation", Detail: fmt.Sprintf("there is no reservation %.80q; troupe reservation list names them", name)}})
+	}
+	if p := h.never(v, would); p != nil {
+		return p
+	}
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/head/state"
@@ -19,6 +20,9 @@ import (
 const (
 	maxCounted = 100_000 // nodes that a reservation counts
 	maxAccess  = 256     // labels of one tenant
+	maxReason  = 1024    // bytes
+	maxUnit    = 32
+	maxErrors  = 20 // that are told at once
 )
 
 var nameRE = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
@@ -72,6 +76,14 @@ func Reservation(r *api.Reservation, v *state.View, now time.Time) []api.FieldEr
 	if !IsName(r.Name) {
 		bad("/name", "%.80q: 1 to 63 letters, digits, '.', '_' or '-', with a letter or digit at both ends", r.Name)
 	}
+	for _, at := range []struct {
+		pointer string
+		t       time.Time
+	}{{"/start", r.Start}, {"/end", r.End}} {
+		if y := at.t.Year(); y < schedule.MinYear || y > schedule.MaxYear {
+			bad(at.pointer, "the year %d is not within %d to %d; a time is written as 2030-05-01T12:00:00Z", y, schedule.MinYear, schedule.MaxYear)
+		}
+	}
 	if !r.Start.Before(r.End) {
 		bad("/end", "it ends before it starts")
 	}
@@ -107,29 +119,57 @@ func Reservation(r *api.Reservation, v *state.View, now time.Time) []api.FieldEr
 	if len(r.Nodes) > 0 && (r.Level != "" || r.Pool != "") {
 		bad("/level", "level and pool go with a count")
 	}
-	names := map[string]bool{}
+	if r.Pool != "" && !IsName(r.Pool) {
+		bad("/pool", "%.80q is no name of a pool", r.Pool)
+	}
+	if len(r.Maintenance) > maxReason || strings.ContainsFunc(r.Maintenance, unicode.IsControl) {
+		bad("/maintenance", "why has at most %d bytes, all of which print", maxReason)
+	}
+	names := map[string]string{}
 	for _, n := range v.Nodes() {
-		names[n.ID], names[n.Info.Name] = true, true
+		names[n.ID], names[n.Info.Name] = n.ID, n.ID
 	}
+	seen := map[string]bool{}
 	for i, n := range r.Nodes {
-		if !names[n] {
-			bad(fmt.Sprintf("/nodes/%d", i), "there is no node %.80q", n)
+		id, known := names[n]
+		switch at := fmt.Sprintf("/nodes/%d", i); {
+		case len(errs) >= maxErrors:
+		case !known:
+			bad(at, "there is no node %.80q", n)
+		case seen[id]:
+			bad(at, "node %.80q stands here twice", n)
 		}
+		seen[id] = true
 	}
-	if r.Level != "" && !slices.ContainsFunc(v.Settings().Levels, func(l api.Level) bool { return l.Name == r.Level }) {
-		bad("/level", "there is no level %.80q; troupe topology get lists them", r.Level)
+	if r.Level != "" && !hasLevel(v, r.Level) {
+		bad("/level", noLevel, r.Level)
 	}
 	return errs
 }
 
-// Capacity says what is wrong with a capacity.
-func Capacity(r *api.Capacity) []api.FieldError {
+const noLevel = "there is no level %.80q; troupe topology get lists them"
+
+func hasLevel(v *state.View, name string) bool {
+	return slices.ContainsFunc(v.Settings().Levels, func(l api.Level) bool { return l.Name == name })
+}
+
+// Capacity says what is wrong with a capacity of a cluster.
+func Capacity(r *api.Capacity, v *state.View) []api.FieldError {
 	var errs []api.FieldError
+	bad := func(pointer, format string, args ...any) {
+		errs = append(errs, api.FieldError{Pointer: pointer, Detail: fmt.Sprintf(format, args...)})
+	}
 	if !IsName(r.Name) || r.Name == "gpu" || r.Name == "cpu" || r.Name == "memory" {
-		errs = append(errs, api.FieldError{Pointer: "/name", Detail: fmt.Sprintf("%.80q: a name that is not gpu, cpu or memory, of letters, digits, '.', '_' and '-'", r.Name)})
+		bad("/name", "%.80q: a name that is not gpu, cpu or memory, of letters, digits, '.', '_' and '-'", r.Name)
 	}
 	if r.Total < 0 || r.Overhead < 0 || r.Overhead > r.Total {
-		errs = append(errs, api.FieldError{Pointer: "/total", Detail: fmt.Sprintf("%d with an overhead of %d: neither is negative, and the overhead is part of the total", r.Total, r.Overhead)})
+		bad("/total", "%d with an overhead of %d: neither is negative, and the overhead is part of the total", r.Total, r.Overhead)
+	}
+	if r.Level != "" && !hasLevel(v, r.Level) {
+		bad("/level", noLevel, r.Level)
+	}
+	if len(r.Unit) > maxUnit || strings.ContainsFunc(r.Unit, unicode.IsControl) {
+		bad("/unit", "has at most %d bytes, all of which print, as MiB/s", maxUnit)
 	}
 	return errs
 }

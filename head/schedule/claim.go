@@ -33,6 +33,9 @@ func (c *cycle) claims() {
 			continue
 		}
 		if spots := c.free.spotsAt(d, r.Claim); admitted && spots != nil && c.capacityFor(r, spots) && c.take(i, d, spots, chosenOf(r, r.Claim)) {
+			if c.times != nil {
+				c.times.started(part, -1, spots)
+			}
 			continue
 		}
 		if !c.someoneLeavesFor(r) {

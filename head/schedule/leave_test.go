@@ -263,6 +263,26 @@ func TestWhatIsGivenBackIsKept(t *testing.T) {
 	}
 }
 
+// What a claim that comes true uses of a capacity is in use for everybody after it in the
+// same cycle, above all for who left for it.
+func TestWhatComesTrueUsesItsCapacity(t *testing.T) {
+	w := worldOf(1, 2)
+	w.s.Capacities = []*api.Capacity{{Name: "storage", Total: 6}}
+	w.many(1, "low", "", true)
+	w.s.Holders[0].Spec.Uses = api.Amounts{{Of: "storage", N: 6}}
+	high := gang("high", 1, gpus(1)).priority(5).runs(time.Hour)
+	high.request.Spec.Uses = api.Amounts{{Of: "storage", N: 5}}
+	w.s.pending(high)
+	p := NewPlanner()
+	if told, _ := w.cycle(p); !slices.Equal(told, []string{"pg-low-000"}) {
+		t.Fatalf("%v leave", told)
+	}
+	w.leave("pg-low-000")
+	if _, started := w.cycle(p); !slices.Equal(started, []string{"high"}) {
+		t.Errorf("%v start", started)
+	}
+}
+
 // A node of a claim is no good any more: another place is found, with other victims where
 // that takes some, and who was to leave there for nothing stays.
 func TestClaimOnANodeThatIsLost(t *testing.T) {

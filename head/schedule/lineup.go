@@ -203,7 +203,7 @@ func (l *lineup) entrantOf(r *Request, since time.Time, look func(*Request) *dem
 	case OrderDeadline:
 		c.class, c.turn = 1, turnAt(start, expect)
 		if d := r.Spec.Deadline; !d.IsZero() {
-			c.class, c.turn = 0, d.UnixNano()
+			c.class, c.turn = 0, nanos(d)
 			if at := d.Add(-expect); at.Before(now) {
 				c.class = 2
 			} else {

@@ -21,6 +21,9 @@ const (
 	MaxMemory     = unit.Bytes(1 << 50)
 	MaxGPUs       = 4096 // of one bundle
 	MaxPriority   = 1_000_000
+	// Times that requests and reservations may name are within these years: those that
+	// nanoseconds can count, with room for what is added to them.
+	MinYear, MaxYear = 1970, 2200
 )
 
 // maxFieldErrors bounds the answer to a spec that is wrong all over.
@@ -100,8 +103,8 @@ func (v *checker) times(s *api.GroupSpec) {
 	if s.MaxWait < 0 {
 		v.add("/maxWait", "%s: a wait cannot be negative", s.MaxWait)
 	}
-	if y := s.Deadline.Year(); !s.Deadline.IsZero() && (y < 2000 || y > 9999) {
-		v.add("/deadline", "the year %d: a deadline is a time as 2030-05-01T12:00:00Z", y)
+	if y := s.Deadline.Year(); !s.Deadline.IsZero() && (y < MinYear || y > MaxYear) {
+		v.add("/deadline", "the year %d is not within %d to %d; a deadline is a time as 2030-05-01T12:00:00Z", y, MinYear, MaxYear)
 	}
 	switch {
 	case s.Estimate < 0:

@@ -77,9 +77,6 @@ func (s *sim) settle() error {
 		}
 	}
 	check("levels", schedule.ValidateLevels(c.Levels))
-	for i := range c.Capacities {
-		check(fmt.Sprintf("capacities[%d]", i), declare.Capacity(&c.Capacities[i]))
-	}
 	if len(bad) > 0 {
 		return bad
 	}
@@ -89,6 +86,12 @@ func (s *sim) settle() error {
 	}
 	if err := s.must(state.KindPutSettings, settings); err != nil {
 		return err
+	}
+	for i := range c.Capacities {
+		check(fmt.Sprintf("capacities[%d]", i), declare.Capacity(&c.Capacities[i], s.store.View()))
+	}
+	if len(bad) > 0 {
+		return bad
 	}
 	if len(c.Capacities) > 0 {
 		if err := s.must(state.KindPutCapacities, state.PutCapacities{Capacities: c.Capacities}); err != nil {

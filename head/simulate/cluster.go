@@ -19,6 +19,8 @@ import (
 const (
 	MaxNodes       = 200_000
 	MaxGPUsPerNode = 64
+	// longestPause bounds the times in which a job does nothing but start or save.
+	longestPause = year
 )
 
 // Cluster is what a trace runs on.
@@ -154,6 +156,9 @@ func (c *Cluster) check() []string {
 		name string
 		l    Lifetime
 	}{{"node", c.Failures.Node}, {"gpu", c.Failures.GPU}, {"rank", c.Failures.Rank}} {
+		if f.l.MTBF > 0 && f.l.MTBF.D() < aStep {
+			bad("failures.%s.mtbf is %s: at least %s, which is a step", f.name, f.l.MTBF, aStep)
+		}
 		if f.l.MTBF < 0 || f.l.Repair < 0 || f.l.Shape < 0 || f.l.Shape > 20 || f.l.Shape > 0 && f.l.Shape < 0.1 {
 			bad("failures.%s: mtbf and repair are not negative, and shape is 0.1 to 20 (0: 1)", f.name)
 		}
@@ -161,8 +166,8 @@ func (c *Cluster) check() []string {
 			bad("failures.%s has no mtbf: without one nothing fails; leave repair and shape out as well", f.name)
 		}
 	}
-	if k := c.Checkpoints; k != nil && (k.Interval <= 0 || k.Save < 0) {
-		bad("checkpoints: interval is above zero, save not negative")
+	if k := c.Checkpoints; k != nil && (k.Interval.D() < aStep || k.Interval.D() > longest || k.Save < 0 || k.Save.D() > longestPause) {
+		bad("checkpoints: interval is at least %s, which is a step, and at most 100 years; save is not negative, and at most a year", aStep)
 	}
 	if j := &c.Jobs; j.CPU < 0 || j.CPU > schedule.MaxCPU || j.Memory < 0 || j.Memory > schedule.MaxMemory || j.AboveGPUs < 0 {
 		bad("jobs has cpu, memory or aboveGPUs below zero or beyond what a machine has")
@@ -173,8 +178,11 @@ func (c *Cluster) check() []string {
 	if n := c.Jobs.Doublings; n < 0 || n > mostDoublings {
 		bad("jobs.doublings is %d: 0 to %d", n, mostDoublings)
 	}
-	if c.Start < 0 {
-		bad("start is negative")
+	if c.Start < 0 || c.Start.D() > longestPause {
+		bad("start is %s: not negative, and at most a year", c.Start)
+	}
+	if c.Policy.PlanAge < 0 || c.Policy.PlanAge.D() > longestPause {
+		bad("policy.planAge is %s: not negative, and at most a year", c.Policy.PlanAge)
 	}
 	for _, e := range schedule.ValidatePolicy(&c.Policy.SchedulerPolicy) {
 		bad("policy.%s is %s", strings.TrimPrefix(e.Pointer, "/"), e.Detail)

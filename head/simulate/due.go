@@ -47,8 +47,8 @@ func Due(ctx context.Context, rule string, t *Trace, milli int64, o DueOptions, 
 	if rule != DueFixed && rule != DueElastic {
 		return nil, fmt.Errorf("unknown rule %q: use %s or %s", rule, DueFixed, DueElastic)
 	}
-	if o.Speedup <= 1 || o.Doublings < 0 || o.Change < 0 {
-		return nil, fmt.Errorf("a speedup of %g with %d doublings and changes of %s: above 1, and not negative", o.Speedup, o.Doublings, o.Change)
+	if o.Speedup <= 1 || o.Doublings < 0 || o.Change < 0 || o.Change > longestPause {
+		return nil, fmt.Errorf("a speedup of %g with %d doublings and changes of %s: above 1, not negative, and at most %d days", o.Speedup, o.Doublings, o.Change, longestPause/(24*time.Hour))
 	}
 	res := &Result{Jobs: make([]Outcome, len(t.Jobs))}
 	var live []*dueRun
@@ -63,6 +63,9 @@ func Due(ctx context.Context, rule string, t *Trace, milli int64, o DueOptions, 
 		now, some := nextMoment(t, next, live, o.Speedup)
 		if !some {
 			break
+		}
+		if now > lastMoment {
+			return nil, beyond(now)
 		}
 		book(t, res, live, last, now)
 		last = now

@@ -24,6 +24,6 @@ func (t *Trace) Estimate(sigma float64, seed uint64) {
 			continue
 		}
 		factor = min(mostFactor, max(leastFactor, factor))
-		j.Spec.Estimate = unit.Duration(max(time.Second, time.Duration(factor*float64(j.Takes))))
+		j.Spec.Estimate = unit.Duration(max(time.Second, time.Duration(min(factor*float64(j.Takes), float64(longest)))))
 	}
 }

@@ -91,6 +91,9 @@ func Plain(ctx context.Context, rule schedule.PlainRule, t *Trace, milli int64, 
 		default:
 			now = ends[0].at
 		}
+		if now > lastMoment {
+			return nil, beyond(now)
+		}
 		for len(ends) > 0 && ends[0].at == now {
 			e, _ := heap.Pop(&ends).(plainEnd)
 			if err := p.Ended(e.job); err != nil {

@@ -160,8 +160,8 @@ func (x *row) moment(name string) time.Duration {
 		x.problem(at, "%s: %.40q is no time; give it as 2017-10-09 07:01:55", name, s)
 		return 0
 	}
-	if t.Year() < 1970 || t.Year() > 2200 {
-		x.problem(at, "%s: the year %d is not between 1970 and 2200", name, t.Year())
+	if t.Year() < 1970 || t.Year() > 2100 {
+		x.problem(at, "%s: the year %d is not between 1970 and 2100", name, t.Year())
 		return 0
 	}
 	x.r.dated = true

@@ -167,8 +167,12 @@ func (s *sim) play(ctx context.Context) (*Result, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if at := s.events[0].at; s.Until > 0 && at > s.Until {
+		at := s.events[0].at
+		if s.Until > 0 && at > s.Until {
 			break
+		}
+		if at > lastMoment {
+			return nil, beyond(at)
 		}
 		if err := s.instant(); err != nil {
 			return nil, fmt.Errorf("at %s of the trace: %w", s.now, err)
@@ -253,7 +257,7 @@ func (s *sim) happens(e event) error {
 // at puts an event into the future.
 func (s *sim) at(after time.Duration, e event) {
 	s.seq++
-	e.at, e.seq = s.now+max(0, after), s.seq
+	e.at, e.seq = s.now+min(max(0, after), never), s.seq
 	heap.Push(&s.events, e)
 }
 

@@ -25,9 +25,20 @@ const (
 	MaxJobs       = 2_000_000
 	mostDoublings = 10
 	mostProblems  = 20 // that are told at once
+	year          = 365 * 24 * time.Hour
 	// longest is the longest time that a trace may name: 100 years.
-	longest = 100 * 365 * 24 * time.Hour
+	longest = 100 * year
+	// lastMoment ends every run: what an event before it puts off for as long again can still
+	// be counted, and so can its date.
+	lastMoment = 120 * year
+	never      = lastMoment + year // later than anything that a run comes to
 )
+
+// beyond says what to do with a trace that goes on for too long.
+func beyond(at time.Duration) error {
+	return fmt.Errorf("the trace goes on for more than %d years, to which its jobs add up (%.0f years); "+
+		"shorten them, or take a part of the trace", lastMoment/year, at.Hours()/24/365)
+}
 
 // Job is one row of a trace.
 type Job struct {
@@ -380,7 +391,11 @@ func (r *reader) finish() (*Trace, error) {
 	if f := r.options.Faster; f != 0 && f != 1 {
 		for i := range t.Jobs {
 			j := &t.Jobs[i]
-			at := time.Duration(float64(j.Submit) / f)
+			sooner := float64(j.Submit) / f
+			if sooner > float64(longest) {
+				return nil, Problem{File: r.file, Line: j.Line, Text: fmt.Sprintf("arriving %g times as fast it is submitted after more than 100 years; give a larger number", f)}
+			}
+			at := time.Duration(sooner)
 			if j.Deadline != 0 {
 				j.Deadline += at - j.Submit
 			}

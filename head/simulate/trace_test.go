@@ -1,10 +1,13 @@
 package simulate
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/troupe-runtime/troupe/head/schedule"
 )
 
 // What is wrong with a trace is told with its place and what to do; what can be read in
@@ -122,6 +125,34 @@ func TestFormats(t *testing.T) {
 	defer f.Close()
 	if tr := read(t, "tiresias.csv", f, ReadOptions{}); tr.Format != "tiresias" || len(tr.Jobs) != 60 {
 		t.Errorf("%s, %d jobs", tr.Format, len(tr.Jobs))
+	}
+}
+
+// Jobs that add up to more than can be counted are refused by every rule, and so are
+// arrivals that are drawn out so far; none of them turns into a time before the trace.
+func TestTracesWithoutEnd(t *testing.T) {
+	rows := make([]string, 4)
+	for i := range rows {
+		rows[i] = fmt.Sprintf("0 %d 8", int64(longest/time.Second))
+	}
+	tr, c := jobs(t, rows...), eights(1)
+	_, sim := Run(t.Context(), c, tr, Options{})
+	_, plain := Plain(t.Context(), schedule.PlainFIFO, tr, 8000, nil)
+	_, due := Due(t.Context(), DueElastic, tr, 8000, DueOptions{Speedup: 1.8, Doublings: 2}, nil)
+	for name, err := range map[string]error{"the scheduler": sim, "fifo": plain, "elastic": due} {
+		if err == nil || !strings.Contains(err.Error(), "for more than 120 years") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	tr.Estimate(10, 1)
+	for i := range tr.Jobs {
+		if e := tr.Jobs[i].Spec.Estimate.D(); e < longest/10 || e > longest {
+			t.Errorf("estimated to take %s", e)
+		}
+	}
+	_, err := ReadTrace("t.csv", strings.NewReader("submit,duration,gpus\n0,1,1\n5,1,1\n"), ReadOptions{Faster: 1e-300})
+	if err == nil || !strings.Contains(err.Error(), "t.csv:3: arriving 1e-300 times as fast") {
+		t.Errorf("%v", err)
 	}
 }
 

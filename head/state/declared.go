@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
@@ -256,7 +257,7 @@ func putSettings(t *tx, c PutSettings) any {
 			}
 		}
 		for _, x := range t.Reservations() {
-			if x.Spec.Level != "" && x.Spec.End.UnixNano() > t.now && !slices.ContainsFunc(*c.Levels, func(l api.Level) bool { return l.Name == x.Spec.Level }) {
+			if x.Spec.Level != "" && x.Spec.End.After(time.Unix(0, t.now)) && !slices.ContainsFunc(*c.Levels, func(l api.Level) bool { return l.Name == x.Spec.Level }) {
 				return refuse("conflict", fmt.Sprintf("reservation %s takes nodes within one %s; end it first: troupe reservation remove %s", x.Name, x.Spec.Level, x.Name))
 			}
 		}

@@ -178,7 +178,7 @@ func (t *tx) queuesInUse(next map[string]api.Queue) string {
 	}
 	tree, before := api.NewTree(list), t.Tree()
 	for _, r := range t.Reservations() {
-		if name := orText(r.Spec.Tenant, r.Spec.Queue); t.Queue(name) != nil && r.Spec.End.UnixNano() > t.now {
+		if name := orText(r.Spec.Tenant, r.Spec.Queue); t.Queue(name) != nil && r.Spec.End.After(time.Unix(0, t.now)) {
 			if q, stays := next[name]; !stays || q.Tenant != (r.Spec.Tenant != "") {
 				return fmt.Sprintf("nodes are reserved for %s by %s; end that first: troupe reservation remove %s", name, r.Name, r.Name)
 			}
