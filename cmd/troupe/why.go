@@ -100,12 +100,12 @@ func (a *app) printWhy(ctx context.Context, w api.Why) {
 			r.Have = "" // it follows from the two
 		}
 		for _, l := range []struct{ k, v string }{
-			{"blocked by", strings.Join(r.Blockers, ", ")},
+			{"blocked by", inTheWay(&r)},
 			{"needs", r.Need},
 			{"has", r.Have},
 			{"missing", r.Missing},
 			{"where", r.Where},
-			{"free when", r.Frees},
+			{"free when", a.freed(&r)},
 		} {
 			if l.v != "" && (a.format == "wide" || !saysAll(r.Text, l.v)) {
 				_, _ = fmt.Fprintf(a.out, "     %s: %s\n", l.k, clean(names.in(l.v)))
@@ -117,6 +117,23 @@ func (a *app) printWhy(ctx context.Context, w api.Why) {
 		_, _ = fmt.Fprintln(a.out)
 		a.print(a.eventTable(ctx, w.Events))
 	}
+}
+
+// inTheWay is who blocks something: the names, and how many there are beside them.
+func inTheWay(r *api.Reason) string {
+	who := strings.Join(r.Blockers, ", ")
+	if r.MoreBlockers > 0 {
+		who += fmt.Sprintf(" and %d more", r.MoreBlockers)
+	}
+	return who
+}
+
+// freed is what would free something, and when that is expected.
+func (a *app) freed(r *api.Reason) string {
+	if r.Frees == "" || r.When.IsZero() {
+		return r.Frees
+	}
+	return r.Frees + ", expected " + a.soon(r.When)
 }
 
 // saysAll reports whether a sentence names all that a list or a place does, so that it need

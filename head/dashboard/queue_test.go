@@ -30,7 +30,7 @@ func busyQueue() *reader {
 				Position: 1, Name: "a-1", User: evil, Tenant: "nlp", Queue: "short", Need: gpus(2), Since: noon.Add(-3 * time.Minute), Expect: unit.Duration(2 * time.Hour),
 				Start:   noon.Add(30 * time.Minute),
 				Planned: &api.Planned{Start: noon.Add(30 * time.Minute), Nodes: []string{"n1", "n2", "n3", "n4", "n5"}, Assumptions: []string{"b-2 ends by then", "more"}},
-				Reason:  &api.Reason{Text: "held by a-1, a-11 of cv", Blockers: []string{"a-1", "a-11", "cv", "pg-9"}, Frees: evil},
+				Reason:  &api.Reason{Text: "held by a-1, a-11 of cv", Blockers: []string{"a-1", "a-11", "cv", "pg-9"}, MoreBlockers: 7, Frees: evil, When: noon.Add(time.Hour)},
 			},
 			{Position: 2, Name: evil, Tenant: "default", Queue: "default"},
 		},
@@ -57,7 +57,8 @@ func TestQueuePage(t *testing.T) {
 	for what, want := range map[string]string{
 		"a link to the job":           `<th scope="row"><a href="./jobs/a-1">a-1</a>`,
 		"blockers with pages":         `held by <a href="./jobs/a-1">a-1</a>, a-11 of <a href="./queue?in=cv">cv</a>`,
-		"a blocker that is not named": `Blocked by pg-9.`,
+		"a blocker that is not named": `Blocked by pg-9 and 7 more.`,
+		"when it is to be free":       `, expected <time datetime="2031-05-04T13:00:00Z">2031-05-04 13:00 UTC</time>`,
 		"the planned start":           `2031-05-04 12:30 UTC</time> <span class="hint">in 30 min, on n1, n2, n3, n4 and 1 more</span>`,
 		"what it rests on":            `if b-2 ends by then`,
 		"no plan":                     `not planned`,

@@ -237,12 +237,12 @@ func (q *quotas) quotaReason(f refusal) api.Reason {
 		out.Text += " by " + shortList(said)
 	}
 	out.Text += fmt.Sprintf("; needs %s, %s missing", out.Need, bareQuantity(of, f.need-left))
-	out.Blockers = names(who)
+	out.Block(names(who))
 	switch {
 	case alone != nil:
 		out.Frees = "the end of " + alone.called() + " alone, or a larger quota"
 	case len(who) > 0:
-		out.Frees = "the end of enough of " + shortList(out.Blockers) + ", or a larger quota"
+		out.Frees = "the end of enough of " + shortList(names(who)) + ", or a larger quota"
 	default:
 		out.Frees = "a larger quota"
 	}
@@ -255,12 +255,12 @@ func (q *quotas) keptReason(c *charging, f refusal) api.Reason {
 	out := api.Reason{
 		Code: api.ReasonQuota, Need: quantity(of, f.need), Have: quantity(of, f.most), Missing: quantity(of, f.need-min(f.need, f.most)),
 	}
-	var said []string
+	var who, said []string
 	for _, a := range q.keepers(c, f.thing) {
-		out.Blockers = append(out.Blockers, a.q.Name)
+		who = append(who, a.q.Name)
 		said = append(said, fmt.Sprintf("%s (%s)", a.called(), bareQuantity(of, a.keep[f.thing]-q.own[a.at+f.thing])))
 	}
-	out.Blockers = out.Blockers[:min(len(out.Blockers), named)]
+	out.Block(who)
 	out.Text = fmt.Sprintf("quota: preemptible work may use %s now, beside what is kept free for %s; needs %s", out.Have, shortList(said), out.Need)
 	out.Frees = "the end of other work, or a tenant that lends more"
 	return out

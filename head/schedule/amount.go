@@ -54,6 +54,17 @@ func (a amount) only(mask amount) amount {
 	return amount{keep(a.gpus, mask.gpus), keep(a.share, mask.share), keep(a.cpu, mask.cpu), keep(a.mem, mask.mem)}
 }
 
+// without leaves out the dimensions in which mask has something.
+func (a amount) without(mask amount) amount {
+	leave := func(v, m int64) int64 {
+		if m != 0 {
+			return 0
+		}
+		return v
+	}
+	return amount{leave(a.gpus, mask.gpus), leave(a.share, mask.share), leave(a.cpu, mask.cpu), leave(a.mem, mask.mem)}
+}
+
 func (a amount) isZero() bool { return a == amount{} }
 
 // text prints the amount in the dimensions of mask, GPUs first: "2 GPUs, 8 CPU".

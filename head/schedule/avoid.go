@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
@@ -33,9 +32,9 @@ func (x *explainer) avoidReason(d *demand) (api.Reason, bool) {
 	free := *d
 	free.avoid = nil
 	r := api.Reason{
-		Code: api.ReasonExcluded, Text: "keeps off " + strings.Join(said[:min(len(said), listed)], ", "),
-		Blockers: who[:min(len(who), named)], Frees: "not enough by itself: see the other reasons",
+		Code: api.ReasonExcluded, Text: "keeps off " + shortList(said), Frees: "not enough by itself: see the other reasons",
 	}
+	r.Block(who)
 	if place(x.free, &free).spots != nil {
 		r.Frees = "the end of the exclusion of " + shortList(who) + ", or another node"
 	}

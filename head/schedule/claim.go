@@ -272,10 +272,12 @@ func (c *cycle) claimReason(r *Request) []api.Reason {
 		return nil
 	}
 	who = sortedCopy(who)
-	return []api.Reason{{
+	why := api.Reason{
 		Code: api.ReasonPreemption, Text: "room is made for it: " + shortList(who) + " " + leaveWord(len(who)) + " for it, saved first where that is possible",
-		Blockers: who[:min(len(who), named)], Frees: "the end of " + shortList(who) + ", which have been told",
-	}}
+		Frees: "the end of " + shortList(who) + ", which have been told",
+	}
+	why.Block(who)
+	return []api.Reason{why}
 }
 
 func leaveWord(n int) string {

@@ -11,36 +11,51 @@ import (
 	"github.com/troupe-runtime/troupe/runtime/unit"
 )
 
-// named is how many blockers a reason names; proved how many holders are tried for
-// "what would free it", each try being one placement.
-const (
-	named  = 32
-	proved = 12
-)
-
 // explainer says why requests wait, on the capacity that is left after the cycle (P7).
 type explainer struct {
 	s       *Snapshot
 	now     time.Time
 	quotas  *quotas
 	turns   *turns
-	free    *overlay // at the end of the cycle
+	left    *overlay // at the end of the cycle
+	free    *overlay // what of it is open to the request that is explained
+	shut    *shut    // what is not
 	start   *overlay // at its beginning, once it was asked for
 	empty   *overlay
 	grounds *grounds
 	holders []*Holder // with what this cycle placed, in order of names
 	fresh   map[string]*Request
-	at      map[string]int // node id → index in any of the overlays
+	own     map[string]bool // groups that still hold something of an attempt before
+	kept    []*Request      // whose places are kept for them
+	at      map[string]int  // node id → index in any of the overlays
 	c       *cycle
 	fits    map[string]bool
+	room    map[string][]api.Reason // by demand and what else the reasons depend on
+	ahead   map[string][]int        // of the planned starts, those in the way of a demand
 }
 
 func newExplainer(c *cycle, free *overlay) *explainer {
 	s, now, placed := c.s, c.now, c.placed
-	x := &explainer{s: s, quotas: c.quotas, turns: c.turns, free: free, now: now, fresh: map[string]*Request{}, grounds: c.grounds, c: c, fits: map[string]bool{}}
+	x := &explainer{
+		s: s, quotas: c.quotas, turns: c.turns, left: free, free: free, shut: &shut{}, now: now, fresh: map[string]*Request{}, own: map[string]bool{},
+		grounds: c.grounds, c: c, fits: map[string]bool{}, room: map[string][]api.Reason{}, ahead: map[string][]int{},
+	}
 	x.grounds.fill(s)
 	x.empty, x.at = x.grounds.empty, x.grounds.at
 	x.holders = x.grounds.byName(s.Holders)
+	for _, h := range s.Holders {
+		if h.Releasing {
+			x.own[h.Group] = true
+		}
+		if len(h.Lent) > 0 && h.Spec != nil {
+			x.kept = append(x.kept, &Request{ID: h.Group, Name: h.Name, User: h.User, Spec: *h.Spec, Former: h.Lent})
+		}
+	}
+	for i, r := range c.order {
+		if c.fates[i].placed == 0 && r.keepsFormer(now) {
+			x.kept = append(x.kept, r)
+		}
+	}
 	known := len(x.holders)
 	for _, p := range placed {
 		x.fresh[p.request.ID] = p.request
@@ -54,7 +69,7 @@ func newExplainer(c *cycle, free *overlay) *explainer {
 // begun is what was free at the beginning of the cycle.
 func (x *explainer) begun() *overlay {
 	if x.start == nil {
-		x.start = x.free.clone()
+		x.start = x.left.clone()
 		for _, was := range slices.Backward(x.c.changes) {
 			x.start.nodes[was.ni] = was.old
 		}
@@ -97,9 +112,9 @@ func (x *explainer) shareBytesOf(at api.Placed, b *api.Bundle) unit.Bytes {
 	return b.GPUMemory
 }
 
-// explain gives at least one reason. The first is the one to show where there is room
-// for one.
-func (x *explainer) explain(r *Request) []api.Reason {
+// explain says why the request of a turn waits, with at least one reason. The first is the
+// one to show where there is room for one.
+func (x *explainer) explain(r *Request, turn int) []api.Reason {
 	d := newDemand(r, x.now)
 	if len(r.Spec.Bundles) == 0 {
 		return []api.Reason{{
@@ -114,17 +129,71 @@ func (x *explainer) explain(r *Request) []api.Reason {
 			Missing: plural(max(0, max(d.least, d.inRoles())-int64(d.total)), "bundle"), Frees: "the bundles that are missing",
 		}}
 	}
+	x.shut = x.shutTo(r)
+	x.free = x.open(x.left)
+	defer func() { x.free, x.shut = x.left, &shut{} }()
+
 	// Tenant and queue come first, as they did when it was looked at.
-	quota := x.quotaReasons(r, d)
-	if len(quota) > 0 && quota[0].Code == api.ReasonMisconfigured {
-		return quota
+	out := x.quotaReasons(r, d)
+	if len(out) > 0 && out[0].Code == api.ReasonMisconfigured {
+		return out
 	}
-	return append(quota, x.roomReasons(r, d, len(quota) > 0)...)
+	if never := neverCapacity(x.s.Capacities, &r.Spec); never != nil {
+		return append(out, *never)
+	}
+	reserved, usable := x.reservationReason(r)
+	if reserved != nil {
+		if out = append(out, *reserved); !usable {
+			return out
+		}
+	}
+	if x.mayFit(d) {
+		out = append(append(out, x.capacityReasons(r)...), x.orderly(r, d, turn)...)
+		if len(out) > 0 {
+			return out
+		}
+	}
+	shut := x.shutReasons(d)
+	if len(shut) > 0 && place(x.left, d).spots != nil {
+		if out, shut = append(out, shut...), nil; !x.someOpen(d) {
+			return append(out, x.capacityReasons(r)...)
+		}
+	}
+	out = append(append(out, x.roomOf(r, d)...), shut...)
+	if out[len(out)-1].Code != api.ReasonNeverFits {
+		out = append(out, x.capacityReasons(r)...)
+		if why, ok := x.plannedReason(r, d, turn); ok {
+			out = append(out, why)
+		}
+	}
+	return out
 }
 
-// roomReasons explains what the nodes do not have. With more reasons before, there may be
-// none.
-func (x *explainer) roomReasons(r *Request, d *demand, more bool) []api.Reason {
+// mayFit reports whether a demand fits what is open to it.
+func (x *explainer) mayFit(d *demand) bool {
+	key := d.key + x.shut.key
+	fits, known := x.fits[key]
+	if !known {
+		fits = !x.c.refused[d.key] && place(x.free, d).spots != nil
+		x.fits[key] = fits
+	}
+	return fits
+}
+
+// roomOf is roomReasons, of which equal requests share one.
+func (x *explainer) roomOf(r *Request, d *demand) []api.Reason {
+	key := d.key + x.turns.kin(r) + x.shut.key
+	if x.own[r.ID] {
+		key += " own " + r.ID
+	}
+	if x.room[key] == nil {
+		x.room[key] = x.roomReasons(r, d)
+	}
+	return slices.Clone(x.room[key])
+}
+
+// roomReasons explains what the nodes do not have.
+func (x *explainer) roomReasons(r *Request, d *demand) []api.Reason {
 	need := d.sum().text(d.sum())
 	if len(x.s.Nodes) == 0 {
 		return []api.Reason{{
@@ -135,24 +204,14 @@ func (x *explainer) roomReasons(r *Request, d *demand, more bool) []api.Reason {
 	if never := x.grounds.neverOf(d, r); never != nil {
 		return []api.Reason{*never}
 	}
-	if more && place(x.free, d).spots != nil {
-		return nil
-	}
-
-	short := findShortage(x.free, d, false)
-	fit := api.Reason{
-		Code: short.code, Text: short.text, Need: short.need, Have: short.have,
-		Missing: short.missing, Where: short.where,
-	}
-	order, orderly := x.orderReason(r, d)
 	health, ill, cure := x.healthReason(d)
-	blockers := x.blockers(d, short.lack)
-	releasing := slices.DeleteFunc(slices.Clone(blockers), func(h *Holder) bool { return !h.Releasing })
-	fit.Blockers = names(blockers)
-	fit.Frees = x.frees(d, blockers, cure)
-	if len(blockers) > 0 {
-		fit.Text += "; held by " + shortList(names(blockers))
+	var fits []api.Reason
+	var ending []*Holder
+	for _, short := range shortages(x.free, d) {
+		fit, leaving := x.fitReason(r, d, &short, cure)
+		fits, ending = append(fits, fit), append(ending, leaving...)
 	}
+	ending = inOrder(ending)
 
 	var out []api.Reason
 	if why, ok := x.linkReason(r, d); ok {
@@ -164,19 +223,18 @@ func (x *explainer) roomReasons(r *Request, d *demand, more bool) []api.Reason {
 	if why, ok := x.avoidReason(d); ok {
 		out = append(out, why)
 	}
-	if orderly {
+	if order, ok := x.orderReason(r, d); ok {
 		out = append(out, order)
 	}
 	if ill && cure {
 		out = append(out, health)
 	}
-	release := x.releasingReason(releasing)
-	if len(releasing) > 0 && x.fitsWithout(d, releasing) {
-		out = append(out, release, fit)
-	} else if len(releasing) > 0 {
-		out = append(out, fit, release)
+	own := x.ownHolders(r)
+	release := x.endingReasons(own, ending)
+	if len(release) > 0 && x.fitsWithout(d, append(own, ending...)) {
+		out = append(append(out, release...), fits...)
 	} else {
-		out = append(out, fit)
+		out = append(append(out, fits...), release...)
 	}
 	if ill && !cure {
 		out = append(out, health)
@@ -187,10 +245,10 @@ func (x *explainer) roomReasons(r *Request, d *demand, more bool) []api.Reason {
 // orderReason: the request would have fitted at the beginning of the cycle, and those
 // whose turn came first took the room.
 func (x *explainer) orderReason(r *Request, d *demand) (api.Reason, bool) {
-	if len(x.fresh) == 0 || place(x.begun(), d).spots == nil {
+	if len(x.fresh) == 0 || place(x.open(x.begun()), d).spots == nil {
 		return api.Reason{}, false
 	}
-	var ahead []string
+	var who, said []string
 	servers := x.grounds.servers(d)
 	for i := range x.holders {
 		h := x.holders[i]
@@ -198,21 +256,15 @@ func (x *explainer) orderReason(r *Request, d *demand) (api.Reason, bool) {
 		if f == nil || !x.inTheWay(servers, h, amount{}) {
 			continue
 		}
-		ahead = append(ahead, fmt.Sprintf("%s (%s)", h.called(), x.turns.because(f, r)))
+		who = append(who, h.called())
+		said = append(said, fmt.Sprintf("%s (%s)", h.called(), x.turns.because(f, r)))
 	}
-	if len(ahead) == 0 {
+	if len(who) == 0 {
 		return api.Reason{}, false
 	}
-	bare := make([]string, 0, len(ahead))
-	for i := range x.holders {
-		if h := x.holders[i]; x.fresh[h.Group] != nil && x.inTheWay(servers, h, amount{}) {
-			bare = append(bare, h.called())
-		}
-	}
-	return api.Reason{
-		Code: api.ReasonOrder, Text: "would fit, but the room went to " + shortList(ahead),
-		Blockers: bare[:min(len(bare), named)], Frees: "the end of " + shortList(bare),
-	}, true
+	out := api.Reason{Code: api.ReasonOrder, Text: "would fit, but the room went to " + shortList(said), Frees: "the end of " + shortList(who)}
+	out.Block(who)
+	return out, true
 }
 
 // healthReason names nodes that would serve the request and are not ready, and devices
@@ -221,7 +273,7 @@ func (x *explainer) healthReason(d *demand) (reason api.Reason, ill, cure bool) 
 	well, gpus, servers := (*overlay)(nil), d.wantsGPU(), x.grounds.servers(d)
 	var who, said []string
 	for ni, n := range x.free.nodes {
-		if n.ready && (!gpus || !n.sick) || !serve(servers, ni) {
+		if n.ready && (!gpus || !n.sick) || !serve(servers, ni) || x.shut.nodes[ni] {
 			continue
 		}
 		n = n.clone()
@@ -258,10 +310,8 @@ func (x *explainer) healthReason(d *demand) (reason api.Reason, ill, cure bool) 
 		return api.Reason{}, false, false
 	}
 	who = slices.Compact(who)
-	reason = api.Reason{
-		Code: api.ReasonHealth, Text: strings.Join(said[:min(len(said), listed)], "; "),
-		Blockers: who[:min(len(who), named)],
-	}
+	reason = api.Reason{Code: api.ReasonHealth, Text: strings.Join(said[:min(len(said), listed)], "; ")}
+	reason.Block(who)
 	if len(said) > listed {
 		reason.Text += fmt.Sprintf(" and %d more", len(said)-listed)
 	}
@@ -275,125 +325,4 @@ func (x *explainer) healthReason(d *demand) (reason api.Reason, ill, cure bool) 
 
 func (d *demand) wantsGPU() bool {
 	return slices.ContainsFunc(d.classes, func(c *class) bool { return c.gpus > 0 || c.share > 0 })
-}
-
-func (x *explainer) releasingReason(releasing []*Holder) api.Reason {
-	who := names(releasing)
-	return api.Reason{
-		Code:     api.ReasonReleasing,
-		Text:     shortList(who) + " ended, but what it held is free only when its processes are proven gone",
-		Blockers: who, Frees: "the proof that the processes of " + shortList(who) + " are gone",
-	}
-}
-
-// blockers are the holders on nodes that would serve the request if they were empty,
-// of those things that are short.
-func (x *explainer) blockers(d *demand, lack amount) []*Holder {
-	var out []*Holder
-	servers := x.grounds.servers(d)
-	for i := range x.holders {
-		if x.inTheWay(servers, x.holders[i], lack) {
-			out = append(out, x.holders[i])
-		}
-	}
-	return out
-}
-
-func (x *explainer) inTheWay(servers [][]bool, h *Holder, lack amount) bool {
-	if !lack.isZero() && !h.holdsAnyOf(lack) {
-		return false
-	}
-	return slices.ContainsFunc(h.Nodes, func(id string) bool {
-		ni, ok := x.at[id]
-		return ok && serve(servers, ni)
-	})
-}
-
-// serve reports whether a node would hold anything of a demand if it were empty.
-func serve(servers [][]bool, ni int) bool {
-	return slices.ContainsFunc(servers, func(of []bool) bool { return of[ni] })
-}
-
-func (h *Holder) holdsAnyOf(lack amount) bool {
-	if lack.cpu > 0 && h.CPU > 0 || lack.mem > 0 && h.Memory > 0 {
-		return true
-	}
-	if lack.gpus == 0 && lack.share == 0 {
-		return false
-	}
-	return h.GPUs > 0 || slices.ContainsFunc(h.Bundles, func(b Held) bool { return len(b.Devices) > 0 })
-}
-
-func names(hs []*Holder) []string {
-	var out []string
-	for i := range hs {
-		if i == named {
-			break
-		}
-		out = append(out, hs[i].called())
-	}
-	return out
-}
-
-// frees says what would let the request start. Where the caller said what the holders
-// hold, it is proven by placing the request without them.
-func (x *explainer) frees(d *demand, blockers []*Holder, cure bool) string {
-	if len(blockers) == 0 {
-		if cure {
-			return "the nodes and devices named here being ready and well again"
-		}
-		return "more nodes, or a smaller request"
-	}
-	for _, h := range blockers[:min(len(blockers), proved)] {
-		if x.fitsWithout(d, []*Holder{h}) {
-			return "the end of " + h.called() + " alone"
-		}
-	}
-	for n := 2; n <= min(len(blockers), proved); n++ {
-		if x.fitsWithout(d, blockers[:n]) {
-			return "the end of " + strings.Join(names(blockers[:n]), " and ")
-		}
-	}
-	if len(blockers) == 1 {
-		return "the end of " + blockers[0].called() + ", or more nodes"
-	}
-	return "the end of enough of " + shortList(names(blockers)) + ", or more nodes"
-}
-
-// fitsWithout reports whether the request is proven to fit once the holders are gone.
-func (x *explainer) fitsWithout(d *demand, gone []*Holder) bool {
-	o := x.free
-	defer o.back(o.mark())
-	for _, h := range gone {
-		if len(h.Bundles) == 0 {
-			return false
-		}
-		for _, b := range h.Bundles {
-			if ni, ok := x.at[b.Node]; ok {
-				n := o.nodes[ni].clone()
-				n.giveBack(b)
-				if n.held == h.Group {
-					n.held = ""
-				}
-				o.set(ni, n)
-			}
-		}
-	}
-	return place(o, d).spots != nil
-}
-
-func (n *nodeState) giveBack(b Held) {
-	n.cpu = min(n.capCPU, satAdd(n.cpu, max(0, int64(b.CPU))))
-	n.mem = min(n.capMem, satAdd(n.mem, max(0, int64(b.Memory))))
-	for d := range n.gpus {
-		g := &n.gpus[d]
-		switch {
-		case !slices.Contains(b.Devices, g.uuid):
-		case b.Share > 0:
-			g.share = min(wholeShare, g.share+b.Share)
-			g.free = min(g.usable, satAdd(g.free, max(0, int64(b.GPUMemory))))
-		default:
-			g.share, g.free = wholeShare, g.usable
-		}
-	}
 }

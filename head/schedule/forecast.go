@@ -16,6 +16,8 @@ type Forecast struct {
 	// assumed of the group itself.
 	Assumptions []string `json:"assumptions,omitempty"`
 	Nodes       []string `json:"nodes,omitempty"` // by name; none while its quota does not let it start
+
+	more int // groups that After does not name
 }
 
 // Forecast is the planned start of a waiting group; false: none is planned.
@@ -32,10 +34,8 @@ func (r *Result) Forecast(group string) (Forecast, bool) {
 	}
 	e := r.planned[i]
 	f := Forecast{Start: moment(e.from)}
-	for _, o := range e.after[:min(len(e.after), named)] {
-		f.After = append(f.After, o.name)
-		f.Assumptions = append(f.Assumptions, fmt.Sprintf("%s ends by %s: %s", o.name, stamp(o.ends), o.assumed))
-	}
+	f.wait(e)
+	f.rest()
 	f.Assumptions = append(f.Assumptions, fmt.Sprintf("%s runs for %s: %s", e.who.name, spell(e.request.runs()), e.request.assumed()))
 	for _, sp := range e.spots {
 		if name := r.left.nodes[sp.node].name; len(f.Nodes) == 0 || f.Nodes[len(f.Nodes)-1] != name {

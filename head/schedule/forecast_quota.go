@@ -120,11 +120,8 @@ func (r *Result) quotaForecast(turn int) (Forecast, bool) {
 	for _, g := range slices.Backward(gone) {
 		f.tell(g.name(), g.at, g.ending)
 	}
-	for _, o := range e.after {
-		if !slices.Contains(f.After, o.name) {
-			f.tell(o.name, o.ends, o.assumed)
-		}
-	}
+	f.wait(e)
+	f.rest()
 	f.Assumptions = append(f.Assumptions, fmt.Sprintf("%s runs for %s: %s", req.called(), spell(req.runs()), req.assumed()),
 		"its quota does not let it start before, so no nodes are kept for it until then")
 	return f, true
@@ -132,11 +129,32 @@ func (r *Result) quotaForecast(turn int) (Forecast, bool) {
 
 // tell notes that a start waits for somebody's end.
 func (f *Forecast) tell(name string, ends int64, why string) {
-	if len(f.After) == named {
+	if len(f.After) == api.MaxBlockers {
+		f.more++
 		return
 	}
 	f.After = append(f.After, name)
 	f.Assumptions = append(f.Assumptions, fmt.Sprintf("%s ends by %s: %s", name, stamp(ends), why))
+}
+
+// wait notes what a planned start waits for: the end of others, and of what is left of the
+// request itself.
+func (f *Forecast) wait(e *plannedStart) {
+	for _, o := range e.after {
+		switch {
+		case o.group == e.request.ID:
+			f.Assumptions = append(f.Assumptions, fmt.Sprintf("its own processes of the attempt before are gone by %s: %s", stamp(o.ends), o.assumed))
+		case !slices.Contains(f.After, o.name):
+			f.tell(o.name, o.ends, o.assumed)
+		}
+	}
+}
+
+// rest says how many there are that were not named.
+func (f *Forecast) rest() {
+	if f.more > 0 {
+		f.Assumptions = append(f.Assumptions, fmt.Sprintf("%d more have ended by then", f.more))
+	}
 }
 
 // meets reports whether something counts against both.

@@ -103,6 +103,41 @@ func findShortage(o *overlay, d *demand, never bool) shortage {
 	return arrangementShortage(o, d, inPool, never)
 }
 
+// shortages is findShortage, and whatever else is short by itself: kinds of bundles that fit
+// on no node, and what the nodes have too little of together, of things not named already.
+func shortages(o *overlay, d *demand) []shortage {
+	first := findShortage(o, d, false)
+	out := []shortage{first}
+	o = o.as(d)
+	var inPool []int
+	for ni, n := range o.nodes {
+		if n.ready && d.inPool(n) {
+			inPool = append(inPool, ni)
+		}
+	}
+	if len(inPool) == 0 || d.level != "" && o.topo.level(d.level) < 0 {
+		return out
+	}
+	said := first.lack
+	add := func(s shortage, ok bool) {
+		if !ok || slices.ContainsFunc(out, func(have shortage) bool { return have.text == s.text }) {
+			return
+		}
+		if s.lack.isZero() || !s.lack.without(said).isZero() {
+			out, said = append(out, s), said.plus(s.lack)
+		}
+	}
+	for _, c := range d.classes {
+		if s, ok := labelShortage(o, c, inPool); ok {
+			add(s, true)
+			continue
+		}
+		add(bundleShortage(o, d, c, inPool, false))
+	}
+	add(totalShortage(o, d, inPool, false))
+	return out
+}
+
 func (d *demand) noPool(o *overlay) shortage {
 	if d.pool == "" {
 		return shortage{

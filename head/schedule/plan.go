@@ -65,8 +65,7 @@ type Result struct {
 	left    *overlay // what is free at the end; later cycles do not change it
 	mu      sync.Mutex
 	explain *explainer
-	told    map[string][]api.Reason // by demand
-	at      map[string]int          // group → turn
+	at      map[string]int // group → turn
 	asked   int
 }
 
@@ -312,14 +311,7 @@ func (r *Result) Why(group string) []api.Reason {
 	if claim := c.claimReason(c.order[i]); claim != nil {
 		return claim
 	}
-	if why := r.explainer().timely(c.order[i], i); why != nil {
-		return why
-	}
-	key := newDemand(c.order[i], c.now).key + c.turns.kin(c.order[i])
-	if r.told[key] == nil {
-		r.told[key] = r.explainer().explain(c.order[i])
-	}
-	out := slices.Clone(r.told[key])
+	out := r.explainer().explain(c.order[i], i)
 	if why := c.unhelpful[group]; why != "" {
 		out = append(out, api.Reason{Code: api.ReasonPreemption, Text: why, Frees: "see the other reasons"})
 	}
@@ -328,9 +320,6 @@ func (r *Result) Why(group string) []api.Reason {
 
 // waiting is the turn of a group; false: it does not wait.
 func (r *Result) waiting(group string) (int, bool) {
-	if r.told == nil {
-		r.told = map[string][]api.Reason{}
-	}
 	// Where only few are asked about, it is not worth it to list all.
 	const few = 8
 	if r.asked++; r.asked <= few {

@@ -490,6 +490,14 @@ func TestPropEveryWaitingGangHasTrueReason(t *testing.T) {
 					}
 				}
 			}
+			// Nobody is left out whose end alone would be enough.
+			if exists, _, _ := brute(left, byID[d.Group]); !exists {
+				for _, h := range s.Holders {
+					if exists, _, _ := brute(withoutHolder(s, ds, h), byID[d.Group]); exists && !anyNames(d.Reasons, h.Name) {
+						t.Fatalf("%s would fit without %s, which no reason names: %+v", d.Group, h.Name, d.Reasons)
+					}
+				}
+			}
 			if never := Never(s, byID[d.Group].Spec); never != nil {
 				empty := newBook(&Snapshot{Nodes: emptyNodes(s.Nodes)})
 				if exists, _, _ := brute(empty, byID[d.Group]); exists {
@@ -501,6 +509,10 @@ func TestPropEveryWaitingGangHasTrueReason(t *testing.T) {
 	if proven == 0 {
 		t.Error("no reason ever named a sufficient holder; the property proved nothing")
 	}
+}
+
+func anyNames(rs []api.Reason, blocker string) bool {
+	return slices.ContainsFunc(rs, func(r api.Reason) bool { return slices.Contains(r.Blockers, blocker) || r.MoreBlockers > 0 })
 }
 
 // drawHolders takes free devices and CPUs of ready nodes for groups that run.

@@ -375,7 +375,10 @@ func TestTimeReasons(t *testing.T) {
 		{
 			"its own reservation that lacks nodes",
 			lacking, "a",
-			[]api.Reason{{Code: api.ReasonReservation, Text: "the reservation r has 1 of 2 nodes and lacks 1"}},
+			[]api.Reason{
+				{Code: api.ReasonReservation, Text: "the reservation r has 1 of 2 nodes and lacks 1"},
+				{Code: api.ReasonFit, Text: "needs 2 nodes, one for each bundle (STRICT_SPREAD); 1 node has room for one now; 1 node missing"},
+			},
 		},
 		{
 			"maintenance says why",

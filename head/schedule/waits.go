@@ -11,106 +11,106 @@ import (
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
 
-// timely explains a request that time, reservations or capacities keep waiting, beside
-// its quota; nil if it is not they.
-func (x *explainer) timely(r *Request, turn int) []api.Reason {
-	why := x.timeReasons(r, turn)
-	if why == nil || len(r.Spec.Bundles) == 0 {
-		return nil
-	}
-	quota := x.quotaReasons(r, newDemand(r, x.now))
-	if len(quota) > 0 && quota[0].Code == api.ReasonMisconfigured {
-		return quota
-	}
-	return append(quota, why...)
-}
-
-// timeReasons says what of time, reservations and capacities keeps a request from what is
-// free now: nil if that is not what it waits for. turn is its place in the order.
-func (x *explainer) timeReasons(r *Request, turn int) []api.Reason {
-	if never := neverCapacity(x.s.Capacities, &r.Spec); never != nil {
-		return []api.Reason{*never}
-	}
-	if x.c.times == nil {
-		return nil
-	}
-	var out []api.Reason
-	if why := x.reservationReason(r); why != nil {
-		out = append(out, *why)
-	}
-	d := newDemand(r, x.now)
-	key := d.key
-	fits, known := x.fits[key]
-	if !known {
-		fits = len(d.classes) > 0 && !x.c.refused[key] && place(x.free, d).spots != nil
-		x.fits[key] = fits
-	}
-	if !fits {
-		return out
-	}
-	out = append(out, x.capacityReasons(r)...)
-	if r.Spec.Reservation != "" {
-		return out
-	}
-	closed, ahead := x.inTheWayLater(r, d, turn)
-	for _, c := range closed {
-		out = append(out, c.reason(nanos(x.now)))
-	}
-	if why, ok := aheadReason(r, ahead); ok {
-		out = append(out, why)
-	}
-	return out
-}
-
 // obstacle is a reservation or a planned start that takes nodes which have room now.
 type obstacle struct {
 	booking *booking
 	entry   *plannedStart
-	turn    int
 	nodes   []string
 }
 
-// inTheWayLater lists what will take nodes that have room for the request now, within the
-// time that it runs: reservations, and the starts planned before it.
-func (x *explainer) inTheWayLater(r *Request, d *demand, turn int) (closed, ahead []*obstacle) {
+// orderly says whose turn is before that of a request that fits what is free now.
+func (x *explainer) orderly(r *Request, d *demand, turn int) []api.Reason {
+	if why, ok := x.aheadReason(r, d, turn); ok {
+		return []api.Reason{why}
+	}
+	if why, ok := x.lineReason(r, turn); ok {
+		return []api.Reason{why}
+	}
+	return nil
+}
+
+// roomOn reports whether a node of an overlay has room for anything of a demand.
+func (d *demand) roomOn(n *nodeState) bool {
+	return slices.ContainsFunc(d.classes, func(c *class) bool { return d.serves(n, c) && n.count(c, 1) > 0 })
+}
+
+// aheadReason names the planned starts that take nodes with room for the request now, within
+// the time that it runs.
+func (x *explainer) aheadReason(r *Request, d *demand, turn int) (api.Reason, bool) {
 	to := after(nanos(x.now), r.runs())
-	byWhom := map[any]*obstacle{}
-	note := func(list *[]*obstacle, who any, o obstacle, ni int) {
-		n := x.free.nodes[ni]
-		if !slices.ContainsFunc(d.classes, func(c *class) bool { return d.serves(n, c) && n.count(c, 1) > 0 }) {
-			return
-		}
-		have := byWhom[who]
-		if have == nil {
-			have = &o
-			byWhom[who] = have
-			*list = append(*list, have)
-		}
-		if len(have.nodes) == 0 || have.nodes[len(have.nodes)-1] != n.name {
-			have.nodes = append(have.nodes, n.name)
-		}
-	}
-	for _, b := range x.c.booked {
-		if b.from < to && !b.serves(r) {
-			for _, ni := range b.nodes {
-				note(&closed, b, obstacle{booking: b}, ni)
-			}
-		}
-	}
+	var ahead []obstacle
 	for i, e := range x.c.planned {
-		if before := x.c.before[i]; e.from < to && before < turn {
-			for _, sp := range e.spots {
-				note(&ahead, e, obstacle{entry: e, turn: before}, sp.node)
+		if e.from >= to || x.c.before[i] >= turn {
+			continue
+		}
+		o := obstacle{entry: e}
+		for _, sp := range e.spots {
+			if n := x.free.nodes[sp.node]; d.roomOn(n) && (len(o.nodes) == 0 || o.nodes[len(o.nodes)-1] != n.name) {
+				o.nodes = append(o.nodes, n.name)
+			}
+		}
+		if len(o.nodes) > 0 {
+			ahead = append(ahead, o)
+		}
+	}
+	if len(ahead) == 0 {
+		return api.Reason{}, false
+	}
+	// They are listed in the order of their turns.
+	slices.SortStableFunc(ahead, func(a, b obstacle) int { return cmp.Compare(a.entry.from, b.entry.from) })
+	var who, said []string
+	for _, o := range ahead {
+		who = append(who, o.entry.who.name)
+		said = append(said, fmt.Sprintf("%s (planned for %s on %s)", o.entry.who.name, stamp(o.entry.from), shortList(o.nodes)))
+	}
+	runs := "is expected to run for " + spell(r.runs())
+	if r.assumed() != "its expected end" {
+		runs += " (" + r.assumed() + ")"
+	}
+	out := api.Reason{
+		Code: api.ReasonOrder, Text: "would fit now, but " + runs + " and would delay " + shortList(said),
+		Frees: "a time limit that ends before, or the start of " + shortList(who), When: x.c.decision(turn).Start,
+	}
+	out.Block(who)
+	return out, true
+}
+
+// plannedReason names those with a planned start that come before a request for which there
+// is no room: what becomes free is theirs first.
+func (x *explainer) plannedReason(r *Request, d *demand, turn int) (api.Reason, bool) {
+	key := d.key + x.shut.key
+	ahead, known := x.ahead[key]
+	if !known {
+		servers := x.grounds.servers(d)
+		for i, e := range x.c.planned {
+			if slices.ContainsFunc(e.spots, func(sp spot) bool { return !x.shut.nodes[sp.node] && serve(servers, sp.node) }) {
+				ahead = append(ahead, i)
+			}
+		}
+		slices.SortStableFunc(ahead, func(a, b int) int { return cmp.Compare(x.c.planned[a].from, x.c.planned[b].from) })
+		x.ahead[key] = ahead
+	}
+	var who, said []string
+	for _, i := range ahead {
+		if e := x.c.planned[i]; x.c.before[i] < turn && e.request.ID != r.ID {
+			if who = append(who, e.who.name); len(said) < listed {
+				said = append(said, e.who.name+" (for "+stamp(e.from)+")")
 			}
 		}
 	}
-	slices.SortFunc(closed, func(a, b *obstacle) int {
-		return cmp.Or(cmp.Compare(a.booking.from, b.booking.from), cmp.Compare(a.booking.Name, b.booking.Name))
-	})
-	slices.SortFunc(ahead, func(a, b *obstacle) int {
-		return cmp.Or(cmp.Compare(a.entry.from, b.entry.from), cmp.Compare(a.turn, b.turn))
-	})
-	return closed, ahead
+	if len(who) == 0 {
+		return api.Reason{}, false
+	}
+	text := strings.Join(said, ", ")
+	if more := len(who) - len(said); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	out := api.Reason{
+		Code: api.ReasonOrder, Text: fmt.Sprintf("%d planned before it: %s", len(who), text),
+		Frees: "the end of those, or a higher priority", When: x.c.decision(turn).Start,
+	}
+	out.Block(who)
+	return out, true
 }
 
 func (o *obstacle) reason(now int64) api.Reason {
@@ -127,7 +127,7 @@ func (o *obstacle) reason(now int64) api.Reason {
 	}
 	return api.Reason{
 		Code: api.ReasonReservation, Text: text, Blockers: []string{b.Name}, Where: shortList(o.nodes),
-		Frees: frees,
+		Frees: frees, When: moment(b.to),
 	}
 }
 
@@ -139,30 +139,12 @@ func (b *booking) whom() string {
 	return b.For()
 }
 
-func aheadReason(r *Request, ahead []*obstacle) (api.Reason, bool) {
-	if len(ahead) == 0 {
-		return api.Reason{}, false
-	}
-	var who, said []string
-	for _, o := range ahead {
-		who = append(who, o.entry.who.name)
-		said = append(said, fmt.Sprintf("%s (planned for %s on %s)", o.entry.who.name, stamp(o.entry.from), shortList(o.nodes)))
-	}
-	runs := "is expected to run for " + spell(r.runs())
-	if r.assumed() != "its expected end" {
-		runs += " (" + r.assumed() + ")"
-	}
-	return api.Reason{
-		Code: api.ReasonOrder, Text: "would fit now, but " + runs + " and would delay " + strings.Join(said[:min(len(said), listed)], ", "),
-		Blockers: who[:min(len(who), named)], Frees: "a time limit that ends before, or the start of " + shortList(who),
-	}, true
-}
-
-// reservationReason says what is wrong with the reservation that a request names.
-func (x *explainer) reservationReason(r *Request) *api.Reason {
+// reservationReason says what is wrong with the reservation that a request names; nil: it
+// names none. usable: it is there, and open to it as long as it runs.
+func (x *explainer) reservationReason(r *Request) (why *api.Reason, usable bool) {
 	name := r.Spec.Reservation
 	if name == "" {
-		return nil
+		return nil, true
 	}
 	say := func(frees, format string, args ...any) *api.Reason {
 		return &api.Reason{Code: api.ReasonReservation, Text: fmt.Sprintf(format, args...), Blockers: []string{name}, Frees: frees}
@@ -170,29 +152,35 @@ func (x *explainer) reservationReason(r *Request) *api.Reason {
 	at := slices.IndexFunc(x.c.booked, func(b *booking) bool { return b.Name == name })
 	if at < 0 {
 		if slices.ContainsFunc(x.s.Reservations, func(b *api.Reservation) bool { return b.Name == name }) {
-			return say("another reservation, or none", "the reservation %s has ended", name)
+			return say("another reservation, or none", "the reservation %s has ended", name), false
 		}
-		return say("another reservation, or none", "there is no reservation %q", name)
+		return say("another reservation, or none", "there is no reservation %q", name), false
 	}
 	b, now := x.c.booked[at], nanos(x.now)
 	left := time.Duration(b.to - max(now, b.from))
 	switch {
 	case !b.serves(r):
-		return say("another reservation, or none", "the reservation %s is for %s", name, b.whom())
+		return say("another reservation, or none", "the reservation %s is for %s", name, b.whom()), false
 	case r.runs() > left:
 		return say("a time limit of at most "+spell(left), "is expected to run for %s (%s), and the reservation %s has %s left until %s",
-			spell(r.runs()), r.assumed(), name, spell(left), stamp(b.to))
+			spell(r.runs()), r.assumed(), name, spell(left), stamp(b.to)), false
 	case b.from > now:
-		return say("its beginning", "the reservation %s begins at %s", name, stamp(b.from))
+		why = say("its beginning", "the reservation %s begins at %s", name, stamp(b.from))
+		why.When = moment(b.from)
+		return why, false
 	case b.missing > 0:
-		return say("more nodes that are ready", "the reservation %s has %d of %s and lacks %d", name, len(b.nodes), plural(b.wanted(), "node"), b.missing)
+		return say("more nodes that are ready", "the reservation %s has %d of %s and lacks %d", name, len(b.nodes), plural(b.wanted(), "node"), b.missing), true
 	}
-	return say("the end of others in it", "the reservation %s has %s, on which there is not enough room", name, plural(int64(len(b.nodes)), "node"))
+	return say("the end of others in it", "the reservation %s has %s, on which there is not enough room", name, plural(int64(len(b.nodes)), "node")), true
 }
 
-// capacityReasons names the capacities that have too little left.
+// capacityReasons names the capacities that have too little left; of those of a level the
+// domains in which that is so.
 func (x *explainer) capacityReasons(r *Request) []api.Reason {
 	ps := x.c.pools
+	if ps == nil {
+		return nil
+	}
 	now := nanos(x.now)
 	var out []api.Reason
 	for _, u := range r.Spec.Uses {
@@ -217,7 +205,7 @@ func (x *explainer) capacityReasons(r *Request) []api.Reason {
 			}
 			var who []string
 			for _, y := range c.domains[at] {
-				if y.from <= now {
+				if y.from <= now && y.who.group != r.ID {
 					who = append(who, y.who.name)
 				}
 			}
@@ -229,11 +217,13 @@ func (x *explainer) capacityReasons(r *Request) []api.Reason {
 				text += " by " + shortList(who)
 			}
 			text += fmt.Sprintf("; %s missing", soMuch(need-have, c.Unit))
-			out = append(out, api.Reason{
-				Code: api.ReasonCapacity, Text: text, Blockers: who[:min(len(who), named)], Where: strings.TrimSpace(c.Name + where),
+			why := api.Reason{
+				Code: api.ReasonCapacity, Text: text, Where: strings.TrimSpace(c.Name + where),
 				Need: soMuch(need, c.Unit), Have: soMuch(have, c.Unit), Missing: soMuch(need-have, c.Unit),
 				Frees: "the end of " + cmp.Or(shortList(who), "what uses it") + ", or a smaller use",
-			})
+			}
+			why.Block(who)
+			out = append(out, why)
 		}
 	}
 	return out

@@ -169,6 +169,7 @@ func (x *explainer) levelWaitReason(r *Request, d *demand) (api.Reason, bool) {
 		Frees: "the end of that wait",
 	}
 	if !r.Since.IsZero() {
+		reason.When = r.Since.Add(time.Duration(*r.Spec.LevelWait))
 		reason.Frees += " at " + r.Since.Add(time.Duration(*r.Spec.LevelWait)).UTC().Format(time.RFC3339)
 	}
 	return reason, true
@@ -202,9 +203,15 @@ func (x *explainer) linkReason(r *Request, d *demand) (api.Reason, bool) {
 			who = append(who, x.free.nodes[a].name, x.free.nodes[b].name)
 		}
 	}
-	who = sortedCopy(who)
-	return api.Reason{
-		Code: api.ReasonHealth, Text: "whole nodes need a healthy network between them: " + strings.Join(said[:min(len(said), listed)], "; "),
-		Blockers: who[:min(len(who), named)], Frees: "a fresh healthy check of the links of " + shortList(who),
-	}, true
+	slices.SortFunc(who, naturalCompare)
+	who = slices.Compact(who)
+	text := strings.Join(said[:min(len(said), listed)], "; ")
+	if more := len(said) - listed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	out := api.Reason{
+		Code: api.ReasonHealth, Text: "whole nodes need a healthy network between them: " + text, Frees: "a fresh healthy check of the links of " + shortList(who),
+	}
+	out.Block(who)
+	return out, true
 }

@@ -1,5 +1,7 @@
 package api
 
+import "time"
+
 // JobState is a job's phase (DESIGN: words). The same words stand in the command
 // line, the page and the API.
 type JobState string
@@ -108,9 +110,22 @@ type Reason struct {
 	Code     ReasonCode `json:"code"`
 	Text     string     `json:"text"`               // one sentence with the numbers in it
 	Blockers []string   `json:"blockers,omitempty"` // names of jobs, groups, nodes in the way
-	Need     string     `json:"need,omitempty"`
-	Have     string     `json:"have,omitempty"`
-	Missing  string     `json:"missing,omitempty"`
-	Where    string     `json:"where,omitempty"`
-	Frees    string     `json:"frees,omitempty"` // what would free it
+	// MoreBlockers are in the way beside those that are named.
+	MoreBlockers int64  `json:"moreBlockers,omitempty"`
+	Need         string `json:"need,omitempty"`
+	Have         string `json:"have,omitempty"`
+	Missing      string `json:"missing,omitempty"`
+	Where        string `json:"where,omitempty"`
+	Frees        string `json:"frees,omitempty"` // what would free it
+	// When that is expected; zero: it is not known. A log entry has none.
+	When time.Time `json:"when,omitempty,omitzero"`
 }
+
+// Block puts those in the way into the reason: the first by name, of the rest how many.
+func (r *Reason) Block(who []string) {
+	r.Blockers = who[:min(len(who), MaxBlockers)]
+	r.MoreBlockers = int64(len(who) - len(r.Blockers))
+}
+
+// MaxBlockers is how many blockers a reason names.
+const MaxBlockers = 32
