@@ -24,7 +24,8 @@ type mix struct {
 	masks  []*class // who may use which nodes; a group refers to one by its index
 
 	mu      sync.Mutex
-	allowed map[string][]bool // see allows
+	allowed [][]bool // see allows
+	numbers map[string]int32
 }
 
 // mixGroup is all requests that want the same of devices, on the same nodes.

@@ -17,8 +17,8 @@ type overlay struct {
 	topo  *topology    // nil: no levels
 	links *linkState   // nil: links are not checked
 	mix   *mix         // nil: nothing is known of what is asked for
-	// allowed is which groups of the mix may use which node, as far as it was asked for.
-	allowed [][]bool
+	// allowed is the number of what the mix allows on each node, from 1; 0: it was not asked for.
+	allowed []int32
 	idx     *index
 	log     []change
 	tried   nodeState // see copyOf

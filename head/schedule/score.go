@@ -12,8 +12,8 @@ import (
 // than that.
 
 // allows is which groups of the mix may use a node at all, by its labels and pool. Nodes
-// that differ in nothing that the mix asks for share the answer.
-func (m *mix) allows(n *nodeState) []bool {
+// that differ in nothing that the mix asks for share the answer, of which this is the number.
+func (m *mix) allows(n *nodeState) int32 {
 	var of [mostShapes]byte
 	bits := of[:len(m.masks)]
 	for i, c := range m.masks {
@@ -23,18 +23,27 @@ func (m *mix) allows(n *nodeState) []bool {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out, known := m.allowed[string(bits)]
+	at, known := m.numbers[string(bits)]
 	if !known {
-		out = make([]bool, len(bits))
+		out := make([]bool, len(bits))
 		for i := range bits {
 			out[i] = bits[i] == 1
 		}
-		if m.allowed == nil {
-			m.allowed = map[string][]bool{}
+		if m.numbers == nil {
+			m.numbers = map[string]int32{}
 		}
-		m.allowed[string(bits)] = out
+		at = int32(len(m.allowed))
+		m.numbers[string(bits)] = at
+		m.allowed = append(m.allowed, out)
 	}
-	return out
+	return at
+}
+
+// allowedBy is the answer of a number.
+func (m *mix) allowedBy(number int32) []bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.allowed[number]
 }
 
 // scoreStep is what two nodes must differ by to be told apart by their fragments: a
@@ -169,12 +178,12 @@ func (o *overlay) allows(ni int) []bool {
 		return nil
 	}
 	if len(o.allowed) != len(o.nodes) {
-		o.allowed = make([][]bool, len(o.nodes))
+		o.allowed = make([]int32, len(o.nodes))
 	}
-	if o.allowed[ni] == nil {
-		o.allowed[ni] = o.mix.allows(o.nodes[ni])
+	if o.allowed[ni] == 0 {
+		o.allowed[ni] = 1 + o.mix.allows(o.nodes[ni])
 	}
-	return o.allowed[ni]
+	return o.mix.allowedBy(o.allowed[ni] - 1)
 }
 
 // shareDevice is the device of the node for one share: where it leaves least that the next
