@@ -25,7 +25,9 @@ type memory struct {
 	nodes     []*Node // that free was made of, as the snapshot listed them
 	at, from  []int   // where each is in free, and where each of free comes from
 	levels    []api.Level
-	held      map[string]string
+	held      map[string]string // see heldWhole
+	holders   []*Holder
+	wholes    int // of them that hold whole nodes
 	times     *profile
 	grounds   *grounds
 	linkWords uint64 // counts changes of what links are worth
@@ -53,7 +55,7 @@ func (m *memory) overlay(s *Snapshot, now time.Time) *overlay {
 	for _, c := range o.log {
 		changed = append(changed, m.from[c.ni])
 	}
-	held := heldWhole(s.Holders)
+	held := m.heldWhole(s.Holders)
 	for i, n := range m.nodes {
 		if len(held)+len(m.held) > 0 && held[n.ID] != m.held[n.ID] {
 			changed = append(changed, i)
@@ -110,7 +112,7 @@ func (m *memory) rebuild(s *Snapshot, now time.Time) {
 		version, grown = m.free.version, m.free.grown
 	}
 	o := newOverlay(s.Nodes)
-	m.held = heldWhole(s.Holders)
+	m.held = m.heldWhole(s.Holders)
 	for _, n := range o.nodes {
 		n.held = m.held[n.id]
 	}
@@ -126,6 +128,40 @@ func (m *memory) rebuild(s *Snapshot, now time.Time) {
 	for place, i := range m.from {
 		m.at[i] = place
 	}
+}
+
+// heldWhole is which group has a node for itself, by the id of the node. Where no group has
+// one, only the holders that changed are looked at.
+func (m *memory) heldWhole(holders []*Holder) map[string]string {
+	_, was, is := changedPart(m.holders, holders)
+	for _, h := range was {
+		m.wholes -= h.whole()
+	}
+	for _, h := range is {
+		m.wholes += h.whole()
+	}
+	m.holders = holders
+	if m.wholes == 0 {
+		return nil
+	}
+	held := map[string]string{}
+	for _, h := range holders {
+		if h.whole() == 0 {
+			continue
+		}
+		for _, id := range h.Nodes {
+			held[id] = cmp.Or(h.Group, h.Name, "another group")
+		}
+	}
+	return held
+}
+
+// whole is 1 for a group that has its nodes for itself.
+func (h *Holder) whole() int {
+	if h.Spec != nil && h.Spec.WholeNodes {
+		return 1
+	}
+	return 0
 }
 
 // origins is the nodes of a snapshot in the order of an overlay made of it.

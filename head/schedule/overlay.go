@@ -69,23 +69,6 @@ func overlayOf(s *Snapshot, now time.Time) *overlay {
 	return m.overlay(s, now)
 }
 
-// heldWhole is which group has a node for itself, by the id of the node.
-func heldWhole(holders []*Holder) map[string]string {
-	var held map[string]string
-	for _, h := range holders {
-		if h.Spec == nil || !h.Spec.WholeNodes {
-			continue
-		}
-		if held == nil {
-			held = map[string]string{}
-		}
-		for _, id := range h.Nodes {
-			held[id] = cmp.Or(h.Group, h.Name, "another group")
-		}
-	}
-	return held
-}
-
 func stateOf(n *Node) *nodeState {
 	st := &nodeState{
 		id: n.ID, name: n.Name, pool: n.Pool, labels: n.Labels, ready: n.Ready, why: n.Why,
