@@ -33,6 +33,7 @@ func TestTopologyFile(t *testing.T) {
 		{"too much", "capacities: [{name: nfs, total: 99999999999999999999}]\n", "f.yaml:1:33: "},
 		{"a date", "links: [{a: n, checked: yesterday}]\n", `f.yaml:1:25: "yesterday", where a time like`},
 		{"no unit", "halfLife: 7\n", "f.yaml:1:11: "},
+		{"a link that is never fresh", "scheduler:\n  linkFresh: 0s\n", "f.yaml:2:14: linkFresh cannot be 0: leave it out for the default, 10m"},
 		{"an alias", "levels: &a []\ncapacities: *a\n", "f.yaml:2:13: aliases are not taken"},
 		{"two documents", "levels: []\n---\nlevels: []\n", "f.yaml:2:1: a second document"},
 	} {

@@ -175,6 +175,16 @@ func (a *app) spec(ctx context.Context, c *cobra.Command, o *jobFlags, command [
 	if s.Ranks < 1 {
 		return s, usage("--ranks %d: at least 1", s.Ranks)
 	}
+	for _, f := range []struct {
+		name string
+		zero bool
+	}{
+		{"keep-last", o.keep == 0}, {"save-deadline", o.saveDeadline == 0}, {"failure-grace", o.failureGrace == 0}, {"shutdown-timeout", o.shutdown == 0},
+	} {
+		if flag := c.Flags().Lookup(f.name); flag != nil && flag.Changed && f.zero {
+			return s, usage("--%s cannot be 0: leave it out for the default, %s", f.name, flag.DefValue)
+		}
+	}
 	if s.Sizes, err = o.allowed(c.Flags().Changed("ranks")); err != nil {
 		return s, err
 	}

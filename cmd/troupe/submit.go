@@ -234,41 +234,57 @@ func plainMap(path string, n *yaml.Node, t reflect.Type, depth int) (any, error)
 		if _, twice := out[k.Value]; twice {
 			return nil, at(path, k, "%q stands here twice", k.Value)
 		}
-		var ft reflect.Type
-		if t.Kind() == reflect.Map {
-			ft = t.Elem()
+		var field reflect.StructField
+		if field.Type = t; t.Kind() == reflect.Map {
+			field.Type = t.Elem()
 		} else {
 			var names []string
 			var ok bool
-			if ft, ok = fieldOf(t, k.Value, &names); !ok {
+			if field, ok = fieldOf(t, k.Value, &names); !ok {
 				return nil, at(path, k, "unknown field %q%s", k.Value, didYouMean(k.Value, names))
 			}
 		}
-		x, err := plainTree(path, v, ft, depth+1)
+		x, err := plainTree(path, v, field.Type, depth+1)
 		if err != nil {
 			return nil, err
+		}
+		if why := zeroRefused(field, x); why != "" {
+			return nil, at(path, v, "%s %s", k.Value, why)
 		}
 		out[k.Value] = x
 	}
 	return out, nil
 }
 
-// fieldOf finds the type of a struct's field by its JSON name.
-func fieldOf(t reflect.Type, name string, names *[]string) (reflect.Type, bool) {
+// zeroRefused says what is wrong with a value that is nothing, where a field has a default.
+func zeroRefused(f reflect.StructField, x any) string {
+	if x == nil || f.Tag.Get("usual") == "" {
+		return ""
+	}
+	v := reflect.New(f.Type)
+	raw, err := json.Marshal(x)
+	if err != nil || json.Unmarshal(raw, v.Interface()) != nil {
+		return "" // it is told elsewhere
+	}
+	return api.ZeroRefused(f, v.Elem())
+}
+
+// fieldOf finds a struct's field by its JSON name.
+func fieldOf(t reflect.Type, name string, names *[]string) (reflect.StructField, bool) {
 	for f := range t.Fields() {
 		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.Anonymous && tag == "" {
-			if ft, ok := fieldOf(f.Type, name, names); ok {
-				return ft, true
+			if found, ok := fieldOf(f.Type, name, names); ok {
+				return found, true
 			}
 			continue
 		}
 		*names = append(*names, tag)
 		if tag == name && name != "owner" && name != "launchEnv" {
-			return f.Type, true
+			return f, true
 		}
 	}
-	return nil, false
+	return reflect.StructField{}, false
 }
 
 func plainScalar(path string, n *yaml.Node, t reflect.Type) (any, error) {

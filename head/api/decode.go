@@ -143,12 +143,18 @@ func (d *decoder) members(raw json.RawMessage, pointer string, f func(name strin
 func (d *decoder) object(raw json.RawMessage, v reflect.Value, pointer string) {
 	fields := fieldsOf(v.Type())
 	d.members(raw, pointer, func(name string, value json.RawMessage) {
-		index, ok := fields[name]
+		known, ok := fields[name]
 		if !ok {
 			d.fail(child(pointer, name), "is no field here%s", suggestion(name, slices.Collect(maps.Keys(fields))))
 			return
 		}
-		d.value(value, v.FieldByIndex(index), child(pointer, name))
+		at, before := v.FieldByIndex(known.Index), len(d.errs)
+		if d.value(value, at, child(pointer, name)); string(value) == "null" || len(d.errs) > before {
+			return
+		}
+		if why := api.ZeroRefused(known, at); why != "" {
+			d.fail(child(pointer, name), "%s", why)
+		}
 	})
 }
 
@@ -217,12 +223,12 @@ func kindOf(raw json.RawMessage) string {
 // knownFields keeps what fieldsOf found, by type: there are as many as the program has.
 var knownFields sync.Map
 
-// fieldsOf maps JSON names to field indexes, embedded structs flattened. The map is shared.
-func fieldsOf(t reflect.Type) map[string][]int {
+// fieldsOf maps JSON names to fields, embedded structs flattened. The map is shared.
+func fieldsOf(t reflect.Type) map[string]reflect.StructField {
 	if have, ok := knownFields.Load(t); ok {
-		return have.(map[string][]int) //nolint:forcetypeassert // the only kind that is stored
+		return have.(map[string]reflect.StructField) //nolint:forcetypeassert // the only kind that is stored
 	}
-	fields := map[string][]int{}
+	fields := map[string]reflect.StructField{}
 	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.Anonymous || !f.IsExported() || name == "-" {
@@ -231,7 +237,7 @@ func fieldsOf(t reflect.Type) map[string][]int {
 		if name == "" {
 			name = f.Name
 		}
-		fields[name] = f.Index
+		fields[name] = f
 	}
 	knownFields.Store(t, fields)
 	return fields

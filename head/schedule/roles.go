@@ -178,7 +178,7 @@ func (v *checker) roles(s *api.GroupSpec) {
 		case r.Bundles < 1 || r.Bundles > MaxBundles:
 			v.add(at+"/bundles", "%d: 1 to %d; leave out a role that has none", r.Bundles, MaxBundles)
 		case r.Min < 0 || r.Min > r.Bundles:
-			v.add(at+"/min", "%d of %d bundles: 1 to %d, or 0 for all of them", r.Min, r.Bundles, r.Bundles)
+			v.add(at+"/min", "%d of %d bundles: 1 to %d, or left out for all of them", r.Min, r.Bundles, r.Bundles)
 		}
 		sum = satAdd(sum, max(0, r.Bundles))
 	}

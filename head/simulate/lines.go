@@ -17,6 +17,8 @@ type line struct {
 	Duration span `json:"duration"`
 	// DeadlineAfter is when it is to have ended, after its submission.
 	DeadlineAfter span `json:"deadlineAfter"`
+	// Ranks stands before that of the spec, to tell a 0 from nothing.
+	Ranks *int64 `json:"ranks"`
 	api.JobSpec
 }
 
@@ -85,7 +87,13 @@ func (r *reader) object(n int, text []byte) {
 		r.problem(n, int(d.InputOffset())+1, "more than one object: write each job on a line of its own")
 		return
 	}
+	if l.Ranks != nil {
+		l.JobSpec.Ranks = *l.Ranks
+	}
 	switch {
+	case l.Ranks != nil && *l.Ranks == 0:
+		r.problem(n, 0, "ranks cannot be 0: leave it out for the default, 1")
+		return
 	case !l.Submit.given:
 		r.problem(n, 0, `"submit" is missing: when is the job submitted, in seconds?`)
 		return
@@ -95,7 +103,7 @@ func (r *reader) object(n int, text []byte) {
 	case !l.Deadline.IsZero():
 		r.problem(n, 0, `"deadline" is a date; a trace says "deadlineAfter", which counts from the submission`)
 		return
-	case l.Ranks < 0 || l.Resources.GPUs < 0 || l.Resources.Share < 0:
+	case l.JobSpec.Ranks < 0 || l.Resources.GPUs < 0 || l.Resources.Share < 0:
 		r.problem(n, 0, "a job cannot ask for less than nothing")
 		return
 	case l.Hosts != nil || l.Actor != nil || l.PlacementGroup != "" || l.SpareNodes != 0:

@@ -54,6 +54,7 @@ func TestBadTraces(t *testing.T) {
 		{"no duration", `{"submit":1}` + "\n", `"duration" is missing`, false},
 		{"no submission", "\n" + `{"duration":1}` + "\n", `t.csv:2: "submit" is missing`, false},
 		{"less than nothing", `{"submit":1,"duration":2,"ranks":-3}` + "\n", "less than nothing", false},
+		{"nobody", `{"submit":1,"duration":2,"ranks":0}` + "\n", "ranks cannot be 0: leave it out for the default, 1", false},
 		{"a date as deadline", `{"submit":1,"duration":2,"deadline":"2026-01-01T00:00:00Z"}` + "\n", "deadlineAfter", false},
 		{"a share above one", `{"submit":1,"duration":2,"resources":{"share":1500}}` + "\n", "share", false},
 		{"what is not simulated", `{"submit":1,"duration":2,"spareNodes":1}` + "\n", "not simulated", false},

@@ -52,7 +52,7 @@ type FaultRequest struct {
 	Fault FaultKind     `json:"fault" doc:"kill-rank, stop-rank, at-save, kill-agent, kill-node, fill-disk or cut."`
 	Rank  *int64        `json:"rank,omitempty" doc:"The rank to strike; one at random when it is left out."`
 	Node  string        `json:"node,omitempty" doc:"The node to strike, by name or id, one of the job; at random when it is left out."`
-	For   unit.Duration `json:"for,omitempty" doc:"How long stop-rank, fill-disk and cut last; default 10s."`
+	For   unit.Duration `json:"for,omitempty" usual:"10s" doc:"How long stop-rank, fill-disk and cut last; default 10s."`
 	Point SavePoint     `json:"point,omitempty" doc:"Of at-save: begun, written or prepared (the default)."`
 }
 

@@ -19,7 +19,7 @@ type LabelRule struct {
 type Role struct {
 	Name    string `json:"name"`
 	Bundles int64  `json:"bundles"`
-	Min     int64  `json:"min"` // 0: all of them
+	Min     int64  `json:"min,omitempty" usual:"all of them"`
 }
 
 // Wishes say where and when a request is to run, beside what it needs. Groups and jobs
@@ -146,8 +146,8 @@ type SchedulerPolicy struct {
 	MaxLost int64          `json:"maxLost,omitempty"`
 	// GrowAfter is how long an elastic job runs with one size before it may grow; default 5m.
 	GrowAfter *unit.Duration `json:"growAfter,omitempty"`
-	// LinkFresh is how old the word on a link may be; default 10m. Replacement is how long
+	// LinkFresh is how old the word on a link may be. Replacement is how long
 	// the place of a gang that lost a part of it is kept for it; default 10m.
-	LinkFresh   unit.Duration  `json:"linkFresh,omitempty"`
+	LinkFresh   unit.Duration  `json:"linkFresh,omitempty" usual:"10m"`
 	Replacement *unit.Duration `json:"replacement,omitempty"`
 }

@@ -8,7 +8,7 @@ import "slices"
 type Sizes struct {
 	Min      int64   `json:"min,omitempty"`
 	Max      int64   `json:"max,omitempty"`
-	Multiple int64   `json:"multiple,omitempty"`
+	Multiple int64   `json:"multiple,omitempty" usual:"1"`
 	Set      []int64 `json:"set,omitempty"` // ascending
 }
 

@@ -88,16 +88,18 @@ type JobSpec struct {
 	Package string            `json:"package,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
 
-	Ranks        int64  `json:"ranks,omitempty"`        // world size; default 1
-	Sizes        *Sizes `json:"sizes,omitempty"`        // that the job may be given; nil: Ranks
-	RanksPerNode int64  `json:"ranksPerNode,omitempty"` // on each node, exactly; 0: whatever fits
+	// Fields with a usual value are never zero: whoever writes 0 is told so, and what stands
+	// for it when the field is left out.
+	Ranks        int64  `json:"ranks,omitempty" usual:"1"` // world size
+	Sizes        *Sizes `json:"sizes,omitempty"`             // that the job may be given; nil: Ranks
+	RanksPerNode int64  `json:"ranksPerNode,omitempty"`      // on each node, exactly; 0: whatever fits
 	// SpareNodes are held beside those of the ranks, as soon as there is room: when a node
 	// is lost its ranks start on one of them at once.
 	SpareNodes int64 `json:"spareNodes,omitempty"`
 	// LendSpares: the spare nodes are planned for the job and not held; work that it may
 	// preempt runs there until they are needed.
 	LendSpares bool      `json:"lendSpares,omitempty"`
-	Resources  Resources `json:"resources,omitzero"` // of each rank
+	Resources  Resources `json:"resources,omitzero" usual:"0.01 CPU"` // of each rank
 	Strategy   Strategy  `json:"strategy,omitempty"`
 
 	// PlacementGroup runs the job in an existing group; rank r uses bundle
@@ -119,8 +121,8 @@ type JobSpec struct {
 	Restart    RestartPolicy    `json:"restart,omitzero"`
 	Checkpoint CheckpointPolicy `json:"checkpoint,omitzero"`
 
-	FailureGrace    unit.Duration `json:"failureGrace,omitempty"`    // default 200ms
-	ShutdownTimeout unit.Duration `json:"shutdownTimeout,omitempty"` // default 30s
+	FailureGrace    unit.Duration `json:"failureGrace,omitempty" usual:"200ms"`
+	ShutdownTimeout unit.Duration `json:"shutdownTimeout,omitempty" usual:"30s"`
 
 	// Owner ends the job when the owning process ends; nil for a detached job.
 	Owner *Owner `json:"owner,omitempty"`
@@ -151,10 +153,10 @@ type JobSpec struct {
 type HostsSpec struct {
 	Min int64 `json:"min"`
 	Max int64 `json:"max"`
-	// LastCall is how long a group of MIN waits for more; default 30s.
-	LastCall unit.Duration `json:"lastCall,omitempty"`
-	// Join is how long hosts wait until there are MIN; default 10m.
-	Join unit.Duration `json:"join,omitempty"`
+	// LastCall is how long a group of MIN waits for more.
+	LastCall unit.Duration `json:"lastCall,omitempty" usual:"30s"`
+	// Join is how long hosts wait until there are MIN.
+	Join unit.Duration `json:"join,omitempty" usual:"10m"`
 }
 
 // Labels by which the hosts of a launch say what they bring.
@@ -188,15 +190,14 @@ type CheckpointPolicy struct {
 	// default the cluster's.
 	Store    string `json:"store,omitempty"`
 	Interval string `json:"interval,omitempty"` // "50steps", "10m", "auto"; empty: only the script decides
-	KeepLast int64  `json:"keepLast,omitempty"` // default 3
+	KeepLast int64  `json:"keepLast,omitempty" usual:"3"`
 	// KeepEvery keeps each step that is a multiple besides, KeepBest the best by a metric.
 	KeepEvery int64     `json:"keepEvery,omitempty"`
 	KeepBest  *KeepBest `json:"keepBest,omitempty"`
 	FromStep  *int64    `json:"fromStep,omitempty"` // rolls later steps back before the first attempt
 	// SaveDeadline is how long a step may take from a rank's first report, and a rank's
-	// own save from its start, before the step is dropped and the job goes on; default
-	// 10 min.
-	SaveDeadline unit.Duration `json:"saveDeadline,omitempty"`
+	// own save from its start, before the step is dropped and the job goes on.
+	SaveDeadline unit.Duration `json:"saveDeadline,omitempty" usual:"10m"`
 }
 
 // KeepBest keeps the steps with the best values of a metric, which the ranks give with
