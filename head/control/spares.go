@@ -198,7 +198,7 @@ func (h *Head) spareBeside(v *state.View, j *state.Job, g *state.Group, in map[s
 	}
 	spec := g.Spec
 	spec.Strategy, spec.PerNode = api.Pack, 0
-	outside := schedule.Beside(s, &spec, stays) // a spare node is where the ranks may be
+	outside := schedule.Beside(s, &spec, stays, h.Clock.Now()) // a spare node is where the ranks may be
 	for i := range s.Nodes {
 		if id := s.Nodes[i].ID; in[id] || ranks[id] > 0 || outside[id] != "" {
 			s.Own(i).Ready = false

@@ -74,7 +74,7 @@ func (c Cluster) beside(g *state.Group, spec api.GroupSpec, stays map[string]boo
 	if stay := keepOnly(s, g.ID, stays); stay+len(spec.Bundles) <= len(g.RankBundles()) {
 		s.Queues = nil // it takes no more than it had, which no quota takes from it
 	}
-	avoid := schedule.Beside(s, &spec, stays)
+	avoid := schedule.Beside(s, &spec, stays, c.Now)
 	if avoid == nil {
 		avoid = map[string]string{}
 	}

@@ -44,7 +44,7 @@ func (c *cycle) grow() {
 	}
 	var elastic []*Holder
 	for _, h := range c.s.Holders {
-		if !h.mayGrow() || c.linked(h) {
+		if !h.mayGrow() {
 			continue
 		}
 		if until := h.Sized.Add(cmp.Or(c.s.Policy.GrowAfter, settled)); until.After(c.now) {
@@ -86,7 +86,7 @@ func (c *cycle) grow() {
 func (c *cycle) completeGroups() {
 	var short []*Holder
 	for _, h := range c.s.Holders {
-		if h.Spec != nil && len(h.Lacks) > 0 && !h.Releasing && h.LeavingFor == "" && !c.evicted(h) && !c.linked(h) {
+		if h.Spec != nil && len(h.Lacks) > 0 && !h.Releasing && h.LeavingFor == "" && !c.evicted(h) {
 			short = append(short, h)
 		}
 	}
@@ -141,10 +141,6 @@ func (h *Holder) mayGrow() bool {
 	return len(h.Spec.Roles) == 0 && len(h.Spec.Bundles) > 0 && int64(len(h.Bundles)) == int64(len(h.Spec.Bundles))
 }
 
-// linked: the nodes that a group has for itself need good links to those that are added,
-// which cannot be judged for a part.
-func (c *cycle) linked(h *Holder) bool { return h.Spec.WholeNodes && len(c.s.Links) > 0 }
-
 // on is the nodes, by id, that a holder has bundles on.
 func (h *Holder) on() map[string]bool {
 	out := map[string]bool{}
@@ -160,7 +156,11 @@ func (c *cycle) beside(h *Holder, bundles []api.Bundle) (got []spot, take func()
 	spec := *h.Spec
 	spec.Bundles, spec.Roles, spec.Min = bundles, nil, 0
 	r := &Request{ID: h.Group, Name: h.Name, User: h.User, Spec: spec, Seq: h.Seq, Expect: h.left(c.now), Since: c.now}
-	r.Avoid = Beside(c.s, &spec, h.on())
+	linked := c.free
+	if !spec.WholeNodes || linked.links == nil {
+		linked = nil
+	}
+	r.Avoid = besideOn(c.s, &spec, h.on(), linked)
 	d := newDemand(r, c.now)
 	if !c.admitted(r, d) {
 		return nil, nil

@@ -24,6 +24,15 @@ func elastic(name string, n *nodeBuilder, sizes api.Sizes, devices ...int) Holde
 	return h
 }
 
+// linkedNodes is a group that has the first of three nodes for itself, with the links
+// between the first and the others, and that between the others.
+func linkedNodes(first, others bool, age time.Duration) *Snapshot {
+	ns := nodesOf("n", 3, 4)
+	h := elastic("a", ns[0], api.Sizes{Min: 4, Max: 16, Multiple: 4}, 0, 1, 2, 3)
+	h.Spec.WholeNodes, h.Nodes = true, []string{ns[0].node.ID}
+	return clusterOf(ns).heldBy(h).link("n0", "n1", first, age).link("n0", "n2", first, age).link("n1", "n2", others, age)
+}
+
 func TestGrow(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -60,6 +69,15 @@ func TestGrow(t *testing.T) {
 			s.Levels = []api.Level{{Name: "rack", Label: "rack"}}
 			return s
 		}, "pg-a→4"},
+		{"whole nodes, with good links to those it has and to each other", func(ns []*nodeBuilder) *Snapshot {
+			return linkedNodes(true, true, 0)
+		}, "pg-a→12"},
+		{"whole nodes, as far as their links are well", func(ns []*nodeBuilder) *Snapshot {
+			return linkedNodes(true, false, 0)
+		}, "pg-a→8"},
+		{"no whole nodes whose links are stale", func(ns []*nodeBuilder) *Snapshot {
+			return linkedNodes(true, true, time.Hour)
+		}, ""},
 		{"beside a start that is planned, if it ends before", func(ns []*nodeBuilder) *Snapshot {
 			h, kept := elastic("a", ns[0], api.Sizes{Min: 1, Max: 16}, 0, 1), keeps(runs("kept", ns[1], 0, 0, 1, 2, 3))
 			h.Ends, kept.Ends = epoch.Add(3*time.Hour), epoch.Add(5*time.Hour)
@@ -124,7 +142,7 @@ func TestGrow(t *testing.T) {
 			r := plan(s)
 			var got []string
 			for _, g := range r.Growths {
-				got = append(got, g.Group+"→"+string(rune('0'+g.To)))
+				got = append(got, fmt.Sprintf("%s→%d", g.Group, g.To))
 			}
 			if s := strings.Join(got, " "); s != tc.want {
 				t.Errorf("%q, want %q", s, tc.want)
