@@ -228,3 +228,34 @@ func TestLentSpare(t *testing.T) {
 		c.WaitState(id, 20*time.Minute, api.Succeeded)
 	})
 }
+
+// TestCauseOfPreemptionIsKept: why a job waits is who it left for, however often it is
+// looked at, and whoever leads, until it runs again; that it did stays in its record.
+func TestCauseOfPreemptionIsKept(t *testing.T) {
+	Run(t, Options{Nodes: four()[:1]}, func(c *Cluster) {
+		low := c.Submit(preemptible("low", 2, 3000))
+		c.WaitStep(low, 5, time.Minute)
+		c.goBy(2 * time.Minute)
+		high := c.Submit(important("high", 2, 3000))
+		c.WaitState(low, time.Minute, api.Queued)
+		kept := func(after string) {
+			t.Helper()
+			if r := c.View().Job(low).Reason; r == nil || r.Code != api.ReasonPreempted || !strings.Contains(r.Text, high) {
+				t.Errorf("after %s: %+v", after, r)
+			}
+		}
+		kept("the end")
+		other := c.Submit(important("other", 2, 10))
+		c.goBy(time.Minute)
+		kept("other work")
+		c.crashLeader(time.Second)
+		c.goBy(30 * time.Second)
+		kept("another leader")
+		_, _ = c.Stop(other, 0, time.Minute)
+		c.WaitState(high, 10*time.Minute, api.Succeeded)
+		c.WaitState(low, 20*time.Minute, api.Succeeded)
+		if e := eventsOf(c.View(), "job/"+low); strings.Count(e, "job-preempted") != 1 {
+			t.Errorf("events: %s", e)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -244,4 +245,72 @@ func TestStartSizeMeetsTheDeadline(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestScaleWithinQuota: a job of three of five grows to five; eight are refused by the name
+// of the quota; what others use is waited for, and the ranks run on meanwhile.
+func TestScaleWithinQuota(t *testing.T) {
+	Run(t, Options{Nodes: four()}, func(c *Cluster) {
+		c.limit(5)
+		id := c.Submit(ofTenant("gang", 3, 1_000_000))
+		c.WaitStep(id, 10, time.Minute)
+		_, err := c.control().Scale(c.ctx, id, 8, "")
+		var p *api.Problem
+		if !errors.As(err, &p) || p.Exit != api.ExitNever || !strings.Contains(p.Detail, "tenant nlp guarantees 5 CPU, 3 in use; the request asks for 8 CPU") {
+			t.Errorf("eight of five: %v", err)
+		}
+		other := c.Submit(ofTenant("other", 1, 100))
+		c.WaitState(other, time.Minute, api.Running)
+		c.scale(id, 5)
+		c.goBy(5 * time.Second)
+		if j := c.View().Job(id); len(j.Last().Ranks) != 3 || charged(c.View()) != 4 {
+			t.Errorf("%d ranks, charged %d", len(j.Last().Ranks), charged(c.View()))
+		}
+		c.WaitState(other, 5*time.Minute, api.Succeeded)
+		c.waitRanks(id, 5, 5*time.Minute)
+		if n := charged(c.View()); n != 5 {
+			t.Errorf("charged %d", n)
+		}
+	})
+}
+
+// TestTenResizes: ten other sizes are asked for within a second. The last one holds; there
+// is one size at a time, and what is charged is what runs.
+func TestTenResizes(t *testing.T) {
+	Run(t, Options{Nodes: four()}, func(c *Cluster) {
+		c.limit(8)
+		id := c.Submit(ofTenant("gang", 3, 1_000_000))
+		c.WaitStep(id, 10, time.Minute)
+		var said []error
+		for i := range 10 {
+			_, err := c.control().Scale(c.ctx, id, []int64{6, 1, 8, 2, 7, 3, 5, 1, 8, 4}[i], "")
+			said = append(said, err)
+			c.goBy(100 * ms)
+		}
+		if said[9] != nil {
+			t.Fatalf("the last one was refused: %v", said[9])
+		}
+		c.waitRanks(id, 4, 5*time.Minute)
+		c.goBy(time.Minute)
+		j := c.View().Job(id)
+		if len(j.Last().Ranks) != 4 || j.Drain != nil || charged(c.View()) != 4 || len(c.Hosts.Live(id)) != 4 || j.Ledger.Failed != 0 {
+			t.Errorf("%d ranks, drain %+v, charged %d, %v runs, ledger %+v", len(j.Last().Ranks), j.Drain, charged(c.View()), c.Hosts.Live(id), j.Ledger)
+		}
+	})
+}
+
+// TestShrinkWakesWhoWaits: room that a job gives back by itself goes to who waits for it.
+func TestShrinkWakesWhoWaits(t *testing.T) {
+	Run(t, Options{Nodes: four()[:2]}, func(c *Cluster) {
+		id := c.Submit(training(4, 1_000_000))
+		c.WaitStep(id, 10, time.Minute)
+		next := c.Submit(NewSpec("next", 2, Script{Steps: 10, StepTime: 100 * ms}))
+		c.goBy(10 * time.Second)
+		if s := c.View().Job(next).State; s != api.Queued {
+			t.Fatalf("the next is %s", s)
+		}
+		c.scale(id, 2)
+		c.WaitState(next, time.Minute, api.Succeeded)
+		c.waitRanks(id, 2, time.Minute)
+	})
 }
