@@ -81,6 +81,10 @@ test-go: build ## Run the Go tests alone
 test-python: build ## Run the Python tests alone
 	@test/scripts/test.sh python
 
+.PHONY: test-page
+test-page: build ## Look at the pages of a head in Chromium, both colour schemes, wide and narrow, with axe
+	@test/scripts/page.sh
+
 .PHONY: lint
 lint: ## Run every linter
 	@test/scripts/lint.sh check

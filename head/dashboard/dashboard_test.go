@@ -161,7 +161,7 @@ func TestAPartThatFailsSaysSo(t *testing.T) {
 
 func TestCutRowsAreCounted(t *testing.T) {
 	_, html := render(t, &reader{jobs: make([]api.Job, maxRows+12)}, "/ui/jobs")
-	if !strings.Contains(html, "12 older jobs are not shown") || strings.Count(html, `<th scope="row">`) != maxRows {
+	if !strings.Contains(html, "12 older jobs are not shown") || strings.Count(html, `<th scope="row" class="name">`) != maxRows {
 		t.Error("rows were cut silently")
 	}
 }

@@ -97,7 +97,11 @@ func until(now, t time.Time) string {
 	if d < time.Second {
 		return "now"
 	}
-	return "in " + span(d)
+	text := "in " + span(d)
+	if rest := d % time.Hour / time.Minute; d >= time.Hour && d < 10*time.Hour && rest > 0 {
+		text += " " + strconv.Itoa(int(rest)) + " min"
+	}
+	return text
 }
 
 // span is a length of time in its largest unit.

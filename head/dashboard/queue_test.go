@@ -55,7 +55,7 @@ func TestQueuePage(t *testing.T) {
 		t.Fatal(code)
 	}
 	for what, want := range map[string]string{
-		"a link to the job":           `<th scope="row"><a href="./jobs/a-1">a-1</a>`,
+		"a link to the job":           `<th scope="row" class="name"><a href="./jobs/a-1">a-1</a>`,
 		"blockers with pages":         `held by <a href="./jobs/a-1">a-1</a>, a-11 of <a href="./queue?in=cv">cv</a>`,
 		"a blocker that is not named": `Blocked by pg-9 and 7 more.`,
 		"when it is to be free":       `, expected <time datetime="2031-05-04T13:00:00Z">2031-05-04 13:00 UTC</time>`,
@@ -114,7 +114,7 @@ func TestQueuePages(t *testing.T) {
 	seen, next := 0, "queue"
 	for range 11 {
 		_, html := render(t, r, "/ui/"+next)
-		seen += strings.Count(html, `<th scope="row">w-`)
+		seen += strings.Count(html, `<th scope="row" class="name">w-`)
 		_, rest, more := strings.Cut(html, `<a href="queue?from=`)
 		for more && !strings.Contains(rest[:40], `rel="next"`) {
 			_, rest, more = strings.Cut(rest, `<a href="queue?from=`)

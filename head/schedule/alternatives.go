@@ -65,6 +65,9 @@ func Try(s *Snapshot, r *Request, now time.Time) Alternative {
 			a.Now, a.Start = d.Bundles != nil, d.Start
 		}
 	}
+	if f, ok := res.Forecast(r.ID); ok && !a.Now { // of what its quota refuses, no start is planned
+		a.Start = f.Start
+	}
 	for i := range res.Evictions {
 		if e := &res.Evictions[i]; e.Preemptor == r.ID {
 			for _, v := range e.Victims {

@@ -89,3 +89,21 @@ func TestAlternativesPreempts(t *testing.T) {
 		t.Errorf("%+v", Alternatives(s, "r", epoch))
 	}
 }
+
+// A start that its quota puts off is a start: what brings none sooner changes nothing.
+func TestAlternativesAreSoonerThanTheQuotaAllows(t *testing.T) {
+	ns := nodesOf("n", 1, 2)
+	h := runs("low", ns[0], 2, 0, 1)
+	h.Spec.Tenant = "team"
+	s := clusterOf(ns).heldBy(h).pending(gang("r", 1, gpus(1)).of("team", "").runs(time.Hour))
+	s.queues(limited(tenant("team"), 2))
+	r := NewPlanner().Plan(s, epoch)
+	if f, ok := r.Forecast("r"); !ok || !f.Start.After(epoch) {
+		t.Fatalf("%+v %v", f, ok)
+	}
+	for _, a := range Alternatives(s, "r", epoch) {
+		if strings.Contains(a.Change, "limits") {
+			t.Errorf("%+v", a)
+		}
+	}
+}
