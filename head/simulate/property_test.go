@@ -132,9 +132,10 @@ func drawJob(t *rapid.T, cluster map[string]any, at int) map[string]any {
 	return j
 }
 
-// Any cluster plays any trace to its end: the state refuses nothing that the scheduler
+// Any cluster plays any trace: the state refuses nothing that the scheduler
 // decides, its invariants hold after every entry, books are not negative, and what never ran
-// has a reason.
+// has a reason. A gang that needs all of a cluster that fails all the time may never get to
+// its end: it is watched for as long as is enough.
 func TestAnyTraceOnAnyCluster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		drawn := drawCluster(t)
@@ -160,7 +161,7 @@ func TestAnyTraceOnAnyCluster(t *testing.T) {
 		if err != nil {
 			t.Skip(err)
 		}
-		r, err := Run(t.Context(), c, tr, Options{Seed: rapid.Uint64().Draw(t, "seed"), Check: true})
+		r, err := Run(t.Context(), c, tr, Options{Seed: rapid.Uint64().Draw(t, "seed"), Check: true, Until: enough(c)})
 		if err != nil {
 			t.Fatalf("%s\n%s%v", text, lines.String(), err)
 		}
