@@ -12,7 +12,6 @@ import (
 	"sort"
 	"strconv"
 	"strings"
-	"sync"
 	"unicode/utf8"
 
 	"github.com/troupe-runtime/troupe/head/access"
@@ -31,12 +30,11 @@ func decode(body []byte, into any) error {
 	if !utf8.Valid(body) {
 		return malformed("the body is not UTF-8")
 	}
-	var whole json.RawMessage
-	if err := json.Unmarshal(body, &whole); err != nil {
-		return malformed(where(body, err))
+	if !json.Valid(body) {
+		return malformed(where(body, json.Unmarshal(body, new(json.RawMessage))))
 	}
 	d := decoder{}
-	d.value(whole, reflect.ValueOf(into).Elem(), "")
+	d.value(bytes.TrimSpace(body), reflect.ValueOf(into).Elem(), nil)
 	if len(d.errs) > 0 {
 		return invalid(d.errs)
 	}
@@ -77,109 +75,142 @@ func where(body []byte, err error) string {
 
 type decoder struct{ errs []api.FieldError }
 
-func (d *decoder) fail(pointer, format string, args ...any) {
-	if len(d.errs) < maxFieldErrors {
-		d.errs = append(d.errs, api.FieldError{Pointer: pointer, Detail: fmt.Sprintf(format, args...)})
+// place is where a value stands: a name or a number below the place of what it is part of.
+// It becomes text when there is something to say of it; nil is the whole.
+type place struct {
+	in     *place
+	name   string
+	number int // in a list, where there are no names
+	listed bool
+}
+
+func (p *place) String() string {
+	switch {
+	case p == nil:
+		return ""
+	case p.listed:
+		return child(p.in.String(), strconv.Itoa(p.number))
+	}
+	return child(p.in.String(), p.name)
+}
+
+func (d *decoder) full() bool { return len(d.errs) >= maxFieldErrors }
+
+func (d *decoder) fail(at *place, format string, args ...any) {
+	if !d.full() {
+		d.errs = append(d.errs, api.FieldError{Pointer: at.String(), Detail: fmt.Sprintf(format, args...)})
 	}
 }
 
-var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
-
-func (d *decoder) value(raw json.RawMessage, v reflect.Value, pointer string) {
+// value reads raw, which is valid JSON without space around it, into v.
+func (d *decoder) value(raw []byte, v reflect.Value, at *place) {
 	if string(raw) == "null" {
 		return // as absent
 	}
 	if v.Kind() == reflect.Pointer {
 		v.Set(reflect.New(v.Type().Elem()))
-		d.value(raw, v.Elem(), pointer)
+		d.value(raw, v.Elem(), at)
 		return
 	}
-	if v.Addr().Type().Implements(unmarshaler) {
-		if err := json.Unmarshal(raw, v.Addr().Interface()); err != nil {
-			d.fail(pointer, "%s", err)
+	k := kindOf(v.Type())
+	if k.itself {
+		if err := v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(raw); err != nil { //nolint:forcetypeassert // so its type was found to be
+			d.fail(at, "%s", err)
 		}
 		return
 	}
 	switch v.Kind() {
 	case reflect.Struct:
-		d.object(raw, v, pointer)
+		d.object(raw, v, k.fields, at)
 	case reflect.Map:
-		d.mapping(raw, v, pointer)
+		d.mapping(raw, v, at)
 	case reflect.Slice:
 		if v.Type().Elem().Kind() == reflect.Uint8 {
-			d.plain(raw, v, pointer)
+			d.plain(raw, v, k, at)
 			return
 		}
-		d.list(raw, v, pointer)
+		d.list(raw, v, at)
 	default:
-		d.plain(raw, v, pointer)
+		d.plain(raw, v, k, at)
 	}
 }
 
-// members calls f for each member of a JSON object, refusing repeated names.
-func (d *decoder) members(raw json.RawMessage, pointer string, f func(name string, value json.RawMessage)) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		d.fail(pointer, "must be an object, not %s", kindOf(raw))
+func (d *decoder) object(raw []byte, v reflect.Value, fields map[string]*field, at *place) {
+	if raw[0] != '{' {
+		d.fail(at, "must be an object, not %s", describe(raw))
 		return
 	}
-	seen := map[string]bool{}
-	for dec.More() {
-		t, err := dec.Token()
-		name, ok := t.(string)
-		var value json.RawMessage
-		if err != nil || !ok || dec.Decode(&value) != nil {
-			return // the whole was valid JSON: cannot happen
+	given := make([]bool, len(fields))
+	for p := inside(raw); !p.done(); {
+		name, value := p.member()
+		f, ok := fields[string(name)]
+		here := place{in: at}
+		if ok {
+			here.name = f.name
 		}
-		if seen[name] {
-			d.fail(child(pointer, name), "is given twice")
+		switch {
+		case !ok:
+			if !d.full() {
+				here.name = string(name)
+				d.fail(&here, "is no field here%s", suggestion(here.name, slices.Collect(maps.Keys(fields))))
+			}
+		case given[f.number]:
+			d.fail(&here, "is given twice")
+		default:
+			given[f.number] = true
+			is, before := v.FieldByIndex(f.Index), len(d.errs)
+			if d.value(value, is, &here); string(value) == "null" || len(d.errs) > before {
+				continue
+			}
+			if why := api.ZeroRefused(f.StructField, is); why != "" {
+				d.fail(&here, "%s", why)
+			}
+		}
+	}
+}
+
+func (d *decoder) mapping(raw []byte, v reflect.Value, at *place) {
+	if raw[0] != '{' {
+		d.fail(at, "must be an object, not %s", describe(raw))
+		return
+	}
+	v.Set(reflect.MakeMap(v.Type()))
+	for p := inside(raw); !p.done(); {
+		name, value := p.member()
+		here := place{in: at, name: string(name)}
+		key := reflect.ValueOf(here.name).Convert(v.Type().Key())
+		if v.MapIndex(key).IsValid() {
+			d.fail(&here, "is given twice")
 			continue
 		}
-		seen[name] = true
-		f(name, value)
+		item := reflect.New(v.Type().Elem()).Elem()
+		d.value(value, item, &here)
+		v.SetMapIndex(key, item)
 	}
 }
 
-func (d *decoder) object(raw json.RawMessage, v reflect.Value, pointer string) {
-	fields := fieldsOf(v.Type())
-	d.members(raw, pointer, func(name string, value json.RawMessage) {
-		known, ok := fields[name]
-		if !ok {
-			d.fail(child(pointer, name), "is no field here%s", suggestion(name, slices.Collect(maps.Keys(fields))))
-			return
-		}
-		at, before := v.FieldByIndex(known.Index), len(d.errs)
-		if d.value(value, at, child(pointer, name)); string(value) == "null" || len(d.errs) > before {
-			return
-		}
-		if why := api.ZeroRefused(known, at); why != "" {
-			d.fail(child(pointer, name), "%s", why)
-		}
-	})
-}
-
-func (d *decoder) mapping(raw json.RawMessage, v reflect.Value, pointer string) {
-	v.Set(reflect.MakeMap(v.Type()))
-	d.members(raw, pointer, func(name string, value json.RawMessage) {
-		item := reflect.New(v.Type().Elem()).Elem()
-		d.value(value, item, child(pointer, name))
-		v.SetMapIndex(reflect.ValueOf(name).Convert(v.Type().Key()), item)
-	})
-}
-
-func (d *decoder) list(raw json.RawMessage, v reflect.Value, pointer string) {
-	var items []json.RawMessage
-	if json.Unmarshal(raw, &items) != nil {
-		d.fail(pointer, "must be a list, not %s", kindOf(raw))
+func (d *decoder) list(raw []byte, v reflect.Value, at *place) {
+	if raw[0] != '[' {
+		d.fail(at, "must be a list, not %s", describe(raw))
 		return
 	}
-	v.Set(reflect.MakeSlice(v.Type(), len(items), len(items)))
-	for i, item := range items {
-		d.value(item, v.Index(i), child(pointer, strconv.Itoa(i)))
+	n := 0
+	for p := inside(raw); !p.done(); n++ {
+		p.value()
+	}
+	v.Set(reflect.MakeSlice(v.Type(), n, n))
+	p := inside(raw)
+	for i := range n {
+		here := place{in: at, number: i, listed: true}
+		d.value(p.value(), v.Index(i), &here)
 	}
 }
 
-func (d *decoder) plain(raw json.RawMessage, v reflect.Value, pointer string) {
+func (d *decoder) plain(raw []byte, v reflect.Value, k *kind, at *place) {
+	if v.Kind() == reflect.String && !k.text && raw[0] == '"' {
+		v.SetString(string(unquote(raw)))
+		return
+	}
 	if json.Unmarshal(raw, v.Addr().Interface()) == nil {
 		return
 	}
@@ -196,11 +227,11 @@ func (d *decoder) plain(raw json.RawMessage, v reflect.Value, pointer string) {
 	case reflect.Slice:
 		want = "bytes in base64"
 	}
-	d.fail(pointer, "must be %s, not %s", want, kindOf(raw))
+	d.fail(at, "must be %s, not %s", want, describe(raw))
 }
 
-// kindOf says what a JSON value is, for people.
-func kindOf(raw json.RawMessage) string {
+// describe says what a JSON value is, for people.
+func describe(raw []byte) string {
 	if len(raw) == 0 {
 		return "nothing"
 	}
@@ -218,29 +249,6 @@ func kindOf(raw json.RawMessage) string {
 		return string(raw[:40]) + "…"
 	}
 	return string(raw)
-}
-
-// knownFields keeps what fieldsOf found, by type: there are as many as the program has.
-var knownFields sync.Map
-
-// fieldsOf maps JSON names to fields, embedded structs flattened. The map is shared.
-func fieldsOf(t reflect.Type) map[string]reflect.StructField {
-	if have, ok := knownFields.Load(t); ok {
-		return have.(map[string]reflect.StructField) //nolint:forcetypeassert // the only kind that is stored
-	}
-	fields := map[string]reflect.StructField{}
-	for _, f := range reflect.VisibleFields(t) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if f.Anonymous || !f.IsExported() || name == "-" {
-			continue
-		}
-		if name == "" {
-			name = f.Name
-		}
-		fields[name] = f
-	}
-	knownFields.Store(t, fields)
-	return fields
 }
 
 var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")

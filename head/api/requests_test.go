@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -146,12 +147,16 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"name":"a","command":["x"],"resources":{"cpu":"1"},"actor":{"args":"aGk="}}`))
 	f.Add([]byte(`{"bundles":[[],{},null,1e5]}`))
 	f.Add([]byte("\x00{"))
-	f.Fuzz(func(_ *testing.T, data []byte) {
+	f.Add([]byte(" {\t\"ranks\" : 2 ,\r\n\"env\":{\"a\\u00e9\\\\\":\"]}\\\"\" }, \"command\":[ ] , \"restart\":{\"user\":null}} "))
+	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 1<<16 {
 			return
 		}
-		var job api.JobSpec
+		var job, theirs api.JobSpec
 		if decode(data, &job) == nil {
+			if err := json.Unmarshal(data, &theirs); err != nil || !reflect.DeepEqual(job, theirs) {
+				t.Fatalf("encoding/json reads it otherwise (%v):\n%+v\n%+v", err, job, theirs)
+			}
 			_ = new(checks).job(job)
 		}
 		var group api.GroupSpec
