@@ -132,8 +132,9 @@ func (g *Guard) Check() error {
 func (g *Guard) ServeHTTP(base http.ResponseWriter, r *http.Request) {
 	w := newWriter(base, g.limit, g.now)
 	defer w.extend() // what is still buffered is written after this returns
-	r = r.WithContext(withRequest(r.Context(), g.requestID()))
-	w.Header().Set(api.HeaderRequestID, RequestID(r.Context()))
+	a := &admission{id: g.requestID()}
+	r = r.WithContext(withAdmission(r.Context(), a))
+	w.Header().Set(api.HeaderRequestID, a.id)
 	SecurityHeaders(w.Header())
 	defer g.recover(w, r)
 	hurry(w, r, g.now)
@@ -148,11 +149,14 @@ func (g *Guard) ServeHTTP(base http.ResponseWriter, r *http.Request) {
 		g.refuse(w, r, crossSite())
 		return
 	}
-	if _, pattern := g.mux.Handler(r); pattern == "" {
+	switch h, pattern := g.mux.Handler(r); {
+	case pattern == "":
 		g.unknown(w, r)
-		return
+	case strings.Contains(pattern, "{"):
+		g.mux.ServeHTTP(w, r) // once more, for the values in the path
+	default:
+		h.ServeHTTP(w, r)
 	}
-	g.mux.ServeHTTP(w, r)
 }
 
 // admit is the gate of one row.
@@ -165,8 +169,7 @@ func (g *Guard) admit(row Route, h http.Handler) http.Handler {
 				return
 			}
 		} else {
-			var ok bool
-			if r, ok = g.authorise(w, r, row); !ok {
+			if !g.authorise(w, r, row) {
 				return
 			}
 		}
@@ -190,27 +193,27 @@ func (g *Guard) admit(row Route, h http.Handler) http.Handler {
 }
 
 // authorise answers the request itself if it may not go on.
-func (g *Guard) authorise(w *writer, r *http.Request, row Route) (*http.Request, bool) {
+func (g *Guard) authorise(w *writer, r *http.Request, row Route) bool {
 	if g.restored != nil && !g.restored() {
 		p, after := RetryLater(http.StatusServiceUnavailable, CodeStarting, "this head is still reading its log", time.Second)
 		SetRetryAfter(w.Header(), after)
 		g.refuse(w, r, p)
-		return r, false
+		return false
 	}
 	who := g.identify(r)
 	if who.Role == None {
 		g.nobody(w, r)
-		return r, false
+		return false
 	}
 	connOf(r.Context()).authenticated()
-	r = r.WithContext(WithIdentity(r.Context(), who))
+	admissionOf(r.Context()).who = who
 	if who.Role < row.Need {
 		g.refuse(w, r, NewProblem(http.StatusForbidden, CodeRole, api.ExitDenied,
 			fmt.Sprintf("%s %s needs the role %s; this identity is %s", r.Method, row.Pattern, row.Need, who.Role),
 			"ask somebody with that role, or use another token (TROUPE_TOKEN, --context)"))
-		return r, false
+		return false
 	}
-	return r, true
+	return true
 }
 
 // nobody answers a request without a valid identity.

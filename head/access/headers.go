@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/http"
 	"runtime/debug"
@@ -12,21 +13,32 @@ import (
 // its own forms; no script runs, inline styles do not apply, nothing may frame it.
 const ContentSecurityPolicy = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// SecurityHeaders are on every answer, also on those that are no page today.
-func SecurityHeaders(h http.Header) {
-	h.Set("Content-Security-Policy", ContentSecurityPolicy)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("X-Frame-Options", "DENY")
+// securityHeaders are made once: all answers share the values, which nobody changes in
+// place.
+var securityHeaders = http.Header{
+	"Content-Security-Policy": {ContentSecurityPolicy},
+	"X-Content-Type-Options":  {"nosniff"},
+	"X-Frame-Options":         {"DENY"},
 	// same-origin and not no-referrer: the latter makes browsers send `Origin: null`
 	// with the page's own forms.
-	h.Set("Referrer-Policy", "same-origin")
-	h.Set("Cross-Origin-Opener-Policy", "same-origin")
-	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-	h.Set("Cache-Control", "no-store")
+	"Referrer-Policy":              {"same-origin"},
+	"Cross-Origin-Opener-Policy":   {"same-origin"},
+	"Cross-Origin-Resource-Policy": {"same-origin"},
+	"Cache-Control":                {"no-store"},
 }
 
-func withRequest(ctx context.Context, id string) context.Context {
-	return context.WithValue(ctx, requestKey, id)
+// SecurityHeaders are on every answer, also on those that are no page today.
+func SecurityHeaders(h http.Header) { maps.Copy(h, securityHeaders) }
+
+// admission is what a Guard says of a request to those behind it: an id at once, and who
+// asks when it knows.
+type admission struct {
+	id  string
+	who Identity
+}
+
+func withAdmission(ctx context.Context, a *admission) context.Context {
+	return context.WithValue(ctx, requestKey, a)
 }
 
 // WithIdentity says in a context who makes the request; a Guard does, and tests.

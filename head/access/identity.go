@@ -32,14 +32,26 @@ const (
 
 // IdentityOf is who made the request; nobody outside of a Guard.
 func IdentityOf(ctx context.Context) Identity {
-	i, _ := ctx.Value(identityKey).(Identity)
-	return i
+	if i, ok := ctx.Value(identityKey).(Identity); ok {
+		return i
+	}
+	if a := admissionOf(ctx); a != nil {
+		return a.who
+	}
+	return Identity{}
 }
 
 // RequestID names the request in the log of the head and in problems.
 func RequestID(ctx context.Context) string {
-	id, _ := ctx.Value(requestKey).(string)
-	return id
+	if a := admissionOf(ctx); a != nil {
+		return a.id
+	}
+	return ""
+}
+
+func admissionOf(ctx context.Context) *admission {
+	a, _ := ctx.Value(requestKey).(*admission)
+	return a
 }
 
 // WithClosing carries a channel that closes when the server begins to shut down.

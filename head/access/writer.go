@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// renewals is how many parts of the limit a deadline of writes is renewed in.
+const renewals = 16
+
 // writer gives every write its own deadline, so that a client that does not read
 // holds a goroutine for a bounded time, while a response that is written bit by bit
 // over minutes is fine. It remembers the status for the log.
@@ -14,14 +17,34 @@ type writer struct {
 	limit   time.Duration
 	now     func() time.Time
 	status  int
+	// renewed is when the deadline of writes was set last, and hurried says that there is
+	// one of reads: each is a call into the poller, and a small answer would make six.
+	renewed time.Time
+	hurried bool
 }
 
 func newWriter(w http.ResponseWriter, limit time.Duration, now func() time.Time) *writer {
 	return &writer{ResponseWriter: w, control: http.NewResponseController(w), limit: limit, now: now}
 }
 
-// extend pushes the deadline; a test's recorder has none, which is no error.
-func (w *writer) extend() { _ = w.control.SetWriteDeadline(w.now().Add(w.limit)) }
+// extend pushes the deadline, unless that was just done; a test's recorder has none, which
+// is no error.
+func (w *writer) extend() {
+	now := w.now()
+	if w.renewed.IsZero() || now.Sub(w.renewed) >= w.limit/renewals {
+		w.renewed = now
+		_ = w.control.SetWriteDeadline(now.Add(w.limit))
+	}
+}
+
+// SetReadDeadline is for a ResponseController. Taking back what was not set does nothing.
+func (w *writer) SetReadDeadline(t time.Time) error {
+	if t.IsZero() && !w.hurried {
+		return nil
+	}
+	w.hurried = !t.IsZero()
+	return w.control.SetReadDeadline(t)
+}
 
 func (w *writer) WriteHeader(status int) {
 	if w.status == 0 && status >= 200 {
