@@ -378,7 +378,7 @@ def spread(values: Sequence[Value]) -> str:
 
 def table(rows: Sequence[Row]) -> list[str]:
     """The rows as a Markdown table, aligned so that a terminal shows it well too."""
-    lines = [["row", "ours", "(all)", "peer", "(all)", "ours ÷ peer", "reach", ""]]
+    lines = [["row", "ours", "(all)", "peer", "(all)", "ours ÷ peer", "floor", "reach", ""]]
     for r in rows:
         of = f" x {r.reach.of}" if r.reach.of else f" {r.unit}"
         lines.append(
@@ -389,6 +389,7 @@ def table(rows: Sequence[Row]) -> list[str]:
                 f"{figure(r.peer)} {r.unit}" if r.peer is not None else "-",
                 spread(r.peer_runs) if r.peer_runs else "-",
                 figure(r.ratio),
+                figure(r.floor),
                 f"{r.reach.op} {figure(r.reach.value)}{of}",
                 {True: "reached", False: "MISSED", None: "not measured"}[r.reached],
             ]

@@ -251,8 +251,10 @@ def test_rows_of_placement_groups() -> None:
     run = pg.Run.read(json.dumps({"create": [float(i) for i in range(1, 101)], "seconds": 4.0}))
     assert run.rate == 25
     side, ray = pg.Side([run], [run], [run, run]), pg.Side()
-    rows = {r.row: r for r in pg.rows([run], side, ray)}
+    fast = pg.Run([1.0, 2.0], 9000)
+    rows = {r.row: r for r in pg.rows([run], [fast], side, ray)}
     assert list(rows) == ["create p50", "create p99", "cycles, one", "cycles, 64"]
     assert (rows["create p50"].ours, rows["create p99"].ours, rows["cycles, 64"].ours) == (50, 99, 25)
     assert [r.reached for r in rows.values()] == [False, False, False, False]
     assert rows["create p50"].peer is None
+    assert [r.floor for r in rows.values()] == [50, 99, 25, 9000], "many clients are bounded by HTTP"

@@ -4,10 +4,12 @@ durable, beside Ray.
 Ours is the Go SDK in a process of its own against the HTTP API of `troupe up`, a head with
 one voter whose log lies on a disk (a file system in memory is refused), shipped defaults.
 A cycle is a create that is acknowledged after its commit, the group ready, and a remove
-that is acknowledged. Ray keeps its groups in memory. The floor is two entries of a plain
-file, each synced, which is what durability costs by itself on this disk.
+that is acknowledged. Ray keeps its groups in memory. The floor of one client is two entries
+of a plain file, each synced, which is what durability costs by itself on this disk; that of
+64 is the same requests and answers between a client and a server of net/http that do
+nothing for them, which is what HTTP costs by itself on these cores.
 
-Rounds: floor, ours and Ray in turn; a round is whole or does not count.
+Rounds: floors, ours and Ray in turn; a round is whole or does not count.
 
 Exit code: 0 when everything was measured, 1 when not, 130 when interrupted. A missed figure
 is printed, not an error.
@@ -109,9 +111,8 @@ class Side:
     many: list[Run] = dataclasses.field(default_factory=list)
 
 
-def rows(floors: list[Run], mine: Side, theirs: Side) -> list[Row]:
-    """The rows of all rounds."""
-    bare = measure.median([r.rate for r in floors])
+def rows(floors: list[Run], https: list[Run], mine: Side, theirs: Side) -> list[Row]:
+    """The rows of all rounds; https are the floors of many clients."""
     found = []
     for name, q, reach in (("create p50", 0.5, 1.5), ("create p99", 0.99, 10)):
         values, peer = [r.quantile(q) for r in mine.creates], [r.quantile(q) for r in theirs.creates]
@@ -120,14 +121,14 @@ def rows(floors: list[Run], mine: Side, theirs: Side) -> list[Row]:
         found.append(
             Row(name, "ms", measure.median(values), values, bound, measure.median(peer), peer, floor)
         )
-    for name, runs, peers, least in (
-        ("cycles, one", mine.one, theirs.one, 500),
-        (f"cycles, {CLIENTS}", mine.many, theirs.many, 5000),
+    for name, runs, peers, least, bare in (
+        ("cycles, one", mine.one, theirs.one, 500, floors),
+        (f"cycles, {CLIENTS}", mine.many, theirs.many, 5000, https),
     ):
         values, peer = [r.rate for r in runs], [r.rate for r in peers]
-        bound = Reach(">=", least)
+        bound, floor = Reach(">=", least), measure.median([r.rate for r in bare])
         found.append(
-            Row(name, "per s", measure.median(values), values, bound, measure.median(peer), peer, bare)
+            Row(name, "per s", measure.median(values), values, bound, measure.median(peer), peer, floor)
         )
     return found
 
@@ -141,6 +142,7 @@ def main() -> int:
     parser.add_argument("--troupe", type=Path, default=measure.TROUPE)
     args = parser.parse_args()
     floors: list[Run] = []
+    https: list[Run] = []
     mine, theirs = Side(), Side()
     try:
         if args.rounds < 1:
@@ -156,6 +158,7 @@ def main() -> int:
                 place = folder / str(i)
                 place.mkdir()
                 floors.append(Run.read(output([str(client), "floor", str(place), str(CYCLES)])))
+                https.append(Run.read(output([str(client), "http", str(MANY.count), str(CLIENTS)])))
                 for runs, name, load in (
                     (mine.creates, "creates", CREATES),
                     (mine.one, "one", ONE),
@@ -163,7 +166,7 @@ def main() -> int:
                 ):
                     runs.append(ours(args.troupe, client, place / name, load))
                 rates = f"{mine.one[-1].rate:.0f}/s alone, {mine.many[-1].rate:.0f}/s of {CLIENTS}"
-                say(f"  round {i + 1}: {rates}, floor {floors[-1].rate:.0f}/s")
+                say(f"  round {i + 1}: {rates}; floors: disk {floors[-1].rate:.0f}/s, HTTP {https[-1].rate:.0f}/s")
                 if not interpreter:
                     continue
                 for runs, name, load in (
@@ -172,7 +175,7 @@ def main() -> int:
                     (theirs.many, "ray-many", dataclasses.replace(MANY, count=RAY_CYCLES)),
                 ):
                     runs.append(ray(interpreter, place / name, load))
-        measure.finish("pg", about, rows(floors, mine, theirs), rounds=args.rounds)
+        measure.finish("pg", about, rows(floors, https, mine, theirs), rounds=args.rounds)
     except (BenchError, subprocess.TimeoutExpired) as e:
         sys.stderr.write(f"error: {e}\n")
         return 1

@@ -1,8 +1,10 @@
 // Command pg drives placement groups through a head's HTTP API with the Go SDK, from a
-// process of its own, and times what durability alone costs on the same disk.
+// process of its own, and times what durability alone costs on the same disk, and HTTP
+// alone between two processes.
 //
 //	pg cycles ADDRESS TOKEN-FILE CYCLES CLIENTS CPU GPUS
 //	pg floor FOLDER CYCLES
+//	pg http CYCLES CLIENTS
 //
 // It prints one JSON object. bench.py beside it is what people run.
 package main
@@ -30,7 +32,7 @@ const bundles = 4
 
 func main() {
 	out, err := run(os.Args[1:])
-	if err == nil {
+	if err == nil && out != nil {
 		err = json.NewEncoder(os.Stdout).Encode(out)
 	}
 	if err != nil {
@@ -61,8 +63,16 @@ func run(args []string) (any, error) {
 			return nil, err
 		}
 		return floor(args[1], n[0])
+	case len(args) == 3 && args[0] == "http":
+		n, err := numbers(args[1:])
+		if err != nil {
+			return nil, err
+		}
+		return overHTTP(n[0], n[1], groupOf(api.Resources{CPU: 2}))
+	case len(args) == 1 && args[0] == "serve":
+		return nil, serve()
 	}
-	return nil, fmt.Errorf("usage: pg cycles ADDRESS TOKEN-FILE CYCLES CLIENTS CPU GPUS | pg floor FOLDER CYCLES")
+	return nil, fmt.Errorf("usage: pg cycles ADDRESS TOKEN-FILE CYCLES CLIENTS CPU GPUS | pg floor FOLDER CYCLES | pg http CYCLES CLIENTS")
 }
 
 func numbers(args []string) ([]int, error) {
@@ -86,12 +96,17 @@ type took struct {
 	CPU     float64   `json:"cpu"` // seconds that this process computed
 }
 
+// groupOf is what is asked for: small bundles of one kind.
+func groupOf(each api.Resources) api.GroupSpec {
+	return api.GroupSpec{Strategy: api.Pack, Bundles: slices.Repeat([]api.Bundle{{Resources: each}}, bundles)}
+}
+
 // cycles runs n cycles of create, ready and remove, divided among clients that each wait
 // for every answer.
 func cycles(c *troupe.Client, n, clients int, each api.Resources) (took, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	spec := api.GroupSpec{Strategy: api.Pack, Bundles: slices.Repeat([]api.Bundle{{Resources: each}}, bundles)}
+	spec := groupOf(each)
 	var all took
 	var mu sync.Mutex
 	var failed error
@@ -152,5 +167,9 @@ func cpu() float64 {
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0
 	}
+	return computed(&u)
+}
+
+func computed(u *syscall.Rusage) float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
