@@ -142,7 +142,10 @@ func (h *Head) QueueOrder(_ context.Context, name string) ([]api.OrderRow, uint6
 			Position: int64(result.Position(d.Group)), Group: d.Group, Name: r.Name, User: r.User, Tenant: tenantOf(tree, r.Spec.Tenant, r.Spec.Queue), Queue: r.Spec.Queue,
 			Priority: r.Spec.Priority, Need: needOf(&r.Spec), Since: r.Since, Expect: unit.Duration(r.Expect), Start: d.Start,
 		}
-		row.Planned = plannedView(result, d.Group)
+		// What its quota refuses has no place in the plan, and is expected to start all the same.
+		if row.Planned = plannedView(result, d.Group); row.Planned != nil {
+			row.Start = row.Planned.Start
+		}
 		if d.Bundles == nil {
 			if rs := result.Why(d.Group); len(rs) > 0 {
 				row.Reason = &rs[0]

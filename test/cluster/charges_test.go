@@ -208,6 +208,11 @@ func TestQueueCountsAreTheSets(t *testing.T) {
 			if err != nil || int64(len(rows)) != want[2] {
 				t.Errorf("after %s: %d stand in the order, %d wait; %v", after, len(rows), want[2], err)
 			}
+			for _, r := range rows {
+				if r.Reason != nil && r.Reason.Code == api.ReasonQuota && (r.Planned == nil || r.Start.IsZero() || !r.Start.Equal(r.Planned.Start)) {
+					t.Errorf("after %s: %s is refused by its quota and expected to start at %s, by %+v", after, r.Name, r.Start, r.Planned)
+				}
+			}
 		}
 		var ids []string
 		for i := range 6 {
