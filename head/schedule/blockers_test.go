@@ -54,11 +54,13 @@ func TestBlockersOfEveryKind(t *testing.T) {
 			[]api.Reason{
 				{Code: api.ReasonFit, Text: "bundle 0 needs 2 GPUs on one node", Blockers: []string{"x"}},
 				{Code: api.ReasonFit, Text: "bundle 1 needs 32 CPU on one node", Blockers: []string{"y"}},
-			}, 0,
+			},
+			0,
 		},
 		{
 			"the end of the one that is enough, and when", cluster(g1).heldBy(ends(holder("x", g1.node, 0), 3*time.Hour), ends(holder("y", g1.node, 1), time.Hour)).pending(gang("a", 2, gpus(1))),
-			[]api.Reason{{Code: api.ReasonFit, Blockers: []string{"x", "y"}, Frees: "the end of x and y"}}, 3 * time.Hour,
+			[]api.Reason{{Code: api.ReasonFit, Blockers: []string{"x", "y"}, Frees: "the end of x and y"}},
+			3 * time.Hour,
 		},
 		{
 			"what is reserved for others, and who is on the rest",
@@ -66,12 +68,14 @@ func TestBlockersOfEveryKind(t *testing.T) {
 			[]api.Reason{
 				{Code: api.ReasonReservation, Text: "g2: reserved for tenant other (theirs) until", Blockers: []string{"theirs"}},
 				{Code: api.ReasonFit, Text: "the bundle needs 2 GPUs on one node; the nearest fit, g1, has 0 GPUs free; 2 GPUs missing; held by x", Blockers: []string{"x"}, Frees: "the end of x alone"},
-			}, 2 * time.Hour,
+			},
+			2 * time.Hour,
 		},
 		{
 			"who holds a node that is reserved for others is not in the way",
 			reserved(cluster(g1, aNode("g2").gpus(2, 72).taken(0, 1)).heldBy(holder("x", g1.node, 0, 1), holder("y", aNode("g2").gpus(2, 72).node, 0, 1)), "g2", 2*time.Hour).pending(gang("a", 1, gpus(2))),
-			[]api.Reason{{Code: api.ReasonFit, Blockers: []string{"x"}, Frees: "the end of x alone"}}, 0,
+			[]api.Reason{{Code: api.ReasonFit, Blockers: []string{"x"}, Frees: "the end of x alone"}},
+			0,
 		},
 		{
 			"those that are planned before it",
@@ -79,7 +83,8 @@ func TestBlockersOfEveryKind(t *testing.T) {
 			[]api.Reason{
 				{Code: api.ReasonFit, Blockers: []string{"x"}},
 				{Code: api.ReasonOrder, Text: "1 planned before it: first (for 2026-01-02 04:04:05 UTC)", Blockers: []string{"first"}},
-			}, time.Hour,
+			},
+			time.Hour,
 		},
 		{
 			"its own processes of the attempt before",
@@ -91,7 +96,8 @@ func TestBlockersOfEveryKind(t *testing.T) {
 			[]api.Reason{
 				{Code: api.ReasonFit, Text: "each bundle needs 1 GPU on one node; the nearest fit, g1, has 0 GPUs free; 1 GPU missing; held by x", Blockers: []string{"x"}, Frees: "the end of x alone, once its own processes are gone"},
 				{Code: api.ReasonReleasing, Text: "its own processes of the attempt before are ending on g1; what they held", Blockers: []string{"g1"}},
-			}, time.Hour,
+			},
+			time.Hour,
 		},
 		{
 			"nothing but its own processes",
@@ -103,7 +109,8 @@ func TestBlockersOfEveryKind(t *testing.T) {
 			[]api.Reason{
 				{Code: api.ReasonReleasing, Text: "its own processes of the attempt before are ending on g1"},
 				{Code: api.ReasonFit, Text: "each bundle needs 1 GPU on one node; the nearest fit, g1, has 0 GPUs free; 1 GPU missing", Frees: "the proof that its own processes are gone"},
-			}, 0,
+			},
+			0,
 		},
 		{
 			"whoever holds up the line",
@@ -112,7 +119,8 @@ func TestBlockersOfEveryKind(t *testing.T) {
 				s.Policy = Policy{NoBackfill: true, Order: OrderFIFO}
 				return s
 			}(),
-			[]api.Reason{{Code: api.ReasonOrder, Text: "would fit now, but stands behind first, which waits", Blockers: []string{"first"}}}, 0,
+			[]api.Reason{{Code: api.ReasonOrder, Text: "would fit now, but stands behind first, which waits", Blockers: []string{"first"}}},
+			0,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -91,8 +91,8 @@ type JobSpec struct {
 	// Fields with a usual value are never zero: whoever writes 0 is told so, and what stands
 	// for it when the field is left out.
 	Ranks        int64  `json:"ranks,omitempty" usual:"1"` // world size
-	Sizes        *Sizes `json:"sizes,omitempty"`             // that the job may be given; nil: Ranks
-	RanksPerNode int64  `json:"ranksPerNode,omitempty"`      // on each node, exactly; 0: whatever fits
+	Sizes        *Sizes `json:"sizes,omitempty"`           // that the job may be given; nil: Ranks
+	RanksPerNode int64  `json:"ranksPerNode,omitempty"`    // on each node, exactly; 0: whatever fits
 	// SpareNodes are held beside those of the ranks, as soon as there is room: when a node
 	// is lost its ranks start on one of them at once.
 	SpareNodes int64 `json:"spareNodes,omitempty"`
