@@ -118,7 +118,7 @@ type Reason struct {
 	Where        string `json:"where,omitempty"`
 	Frees        string `json:"frees,omitempty"` // what would free it
 	// When that is expected; zero: it is not known. A log entry has none.
-	When time.Time `json:"when,omitempty,omitzero"`
+	When time.Time `json:"when,omitempty,omitzero"` //nolint:modernize // MessagePack, of log entries, goes by the first
 }
 
 // Block puts those in the way into the reason: the first by name, of the rest how many.
