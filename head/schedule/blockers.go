@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -156,12 +157,13 @@ func (x *explainer) frees(d *demand, blockers, own []*Holder, cure bool) (string
 		}
 		return "more nodes, or a smaller request", time.Time{}
 	}
+	room := x.most(d, own)
 	for _, h := range blockers[:min(len(blockers), proved)] {
-		if x.fitsWithout(d, append(own, h)) {
+		if m := room.copied(); m.without(h) && x.fitsWithout(d, append(own, h)) {
 			return "the end of " + h.called() + " alone" + after, x.expected(h)
 		}
 	}
-	if set := x.enough(d, blockers, own); set != nil {
+	if set := x.enough(d, blockers, own, room); set != nil {
 		who := names(set)
 		text := strings.Join(who, " and ")
 		if len(who) > listed {
@@ -177,8 +179,8 @@ func (x *explainer) frees(d *demand, blockers, own []*Holder, cure bool) (string
 
 // enough are those of the blockers, by name, whose end lets the request fit, as many as are
 // needed of the first to end; nil: that is not known of any.
-func (x *explainer) enough(d *demand, blockers, own []*Holder) []*Holder {
-	if len(blockers) < 2 || !x.fitsWithout(d, append(own, blockers...)) {
+func (x *explainer) enough(d *demand, blockers, own []*Holder, room *most) []*Holder {
+	if len(blockers) < 2 {
 		return nil
 	}
 	now := nanos(x.now)
@@ -188,7 +190,19 @@ func (x *explainer) enough(d *demand, blockers, own []*Holder) []*Holder {
 		y, _ := b.ends(now)
 		return cmp.Compare(x, y)
 	})
-	set = set[:1+searchFirst(len(set), func(k int) bool { return x.fitsWithout(d, append(slices.Clone(own), set[:k+1]...)) })]
+	first := slices.IndexFunc(set, room.without)
+	if first < 0 {
+		return nil
+	}
+	fits := func(last int) bool { return x.fitsWithout(d, append(slices.Clone(own), set[:last+1]...)) }
+	last := first
+	for step := 1; !fits(last); step *= 2 {
+		if last == len(set)-1 {
+			return nil
+		}
+		first, last = last+1, min(last+step, len(set)-1)
+	}
+	set = set[:1+first+searchFirst(last-first+1, func(k int) bool { return first+k == last || fits(first+k) })]
 	// The last is needed. Of the others let those stay that are not.
 	for i := len(set) - 2; i >= 0 && len(set) > 1 && len(set) <= proved; i-- {
 		if less := slices.Delete(slices.Clone(set), i, i+1); x.fitsWithout(d, append(slices.Clone(own), less...)) {
@@ -220,18 +234,88 @@ func (x *explainer) fitsWithout(d *demand, gone []*Holder) bool {
 		if len(h.Bundles) == 0 {
 			return false
 		}
+		at, n := -1, (*nodeState)(nil) // what a group has on one node stands together
 		for _, b := range h.Bundles {
-			if ni, ok := x.at[b.Node]; ok && !x.shut.nodes[ni] {
-				n := o.nodes[ni].clone()
-				n.giveBack(b)
+			ni, ok := x.at[b.Node]
+			if !ok || x.shut.nodes[ni] {
+				continue
+			}
+			if ni != at {
+				if n != nil {
+					o.set(at, n)
+				}
+				at, n = ni, o.nodes[ni].clone()
 				if n.held == h.Group {
 					n.held = ""
 				}
-				o.set(ni, n)
 			}
+			n.giveBack(b)
+		}
+		if n != nil {
+			o.set(at, n)
 		}
 	}
 	return place(o, d).spots != nil
+}
+
+// most is how much room there can be at most for the most demanding bundles of a demand, in
+// each group of nodes that has to hold them together, while holders leave.
+type most struct {
+	x       *explainer
+	need    int64
+	groupOf []int32 // nil: all nodes are one group
+	free    []int32 // room by node
+	empty   []int32
+	sums    []int64 // by group
+	largest int64   // of them
+	seen    map[int]bool
+}
+
+// most begins with what is free, and what the request itself still holds.
+func (x *explainer) most(d *demand, own []*Holder) *most {
+	c := d.classes[0]
+	m := &most{x: x, need: d.needed(0), free: slices.Clone(x.free.tallyOf(d, c).node), empty: x.grounds.rooms(c), sums: []int64{0}, seen: map[int]bool{}}
+	if li := x.free.topo.level(d.level); d.required && li >= 0 {
+		m.groupOf, m.sums = x.free.topo.of[li], make([]int64, len(x.free.topo.domains))
+	}
+	for ni, k := range m.free {
+		if k > 0 {
+			m.add(ni, int64(k))
+		}
+	}
+	for _, h := range own {
+		m.without(h)
+	}
+	return m
+}
+
+func (m *most) copied() *most {
+	out := *m
+	out.sums, out.seen = slices.Clone(m.sums), maps.Clone(m.seen)
+	return &out
+}
+
+func (m *most) add(ni int, k int64) {
+	g := int32(0)
+	if m.groupOf != nil {
+		g = m.groupOf[ni]
+	}
+	if g >= 0 && k > 0 {
+		m.sums[g] += k
+		m.largest = max(m.largest, m.sums[g])
+	}
+}
+
+// without counts the nodes of a holder as if nobody had anything there; false: there is too
+// little even then.
+func (m *most) without(h *Holder) bool {
+	for _, id := range h.Nodes {
+		if ni, ok := m.x.at[id]; ok && !m.x.shut.nodes[ni] && !m.seen[ni] {
+			m.seen[ni] = true
+			m.add(ni, int64(m.empty[ni])-int64(m.free[ni]))
+		}
+	}
+	return m.largest >= m.need
 }
 
 func (n *nodeState) giveBack(b Held) {

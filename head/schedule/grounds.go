@@ -19,6 +19,7 @@ type grounds struct {
 	mu    sync.Mutex
 	never map[string]*api.Reason // by demand
 	holds map[string][]bool      // by class and node: whether the empty node holds one
+	room  map[string][]int32     // and how many
 	// listed are the holders that were looked at last, named the same by name.
 	listed, named []*Holder
 }
@@ -65,7 +66,7 @@ func (g *grounds) fill(s *Snapshot) {
 		for ni, n := range g.empty.nodes {
 			g.at[n.id] = ni
 		}
-		g.never, g.holds = map[string]*api.Reason{}, map[string][]bool{}
+		g.never, g.holds, g.room = map[string]*api.Reason{}, map[string][]bool{}, map[string][]int32{}
 	})
 }
 
@@ -90,6 +91,24 @@ func (g *grounds) servers(d *demand) [][]bool {
 		out[i] = known
 	}
 	return out
+}
+
+// rooms is by node how many bundles of a class it would hold if it were empty.
+func (g *grounds) rooms(c *class) []int32 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.room[c.key]
+	if known == nil {
+		if len(g.room) >= mostHolds {
+			clear(g.room)
+		}
+		known = make([]int32, len(g.empty.nodes))
+		for ni, n := range g.empty.nodes {
+			known[ni] = c.room(n)
+		}
+		g.room[c.key] = known
+	}
+	return known
 }
 
 // neverOf is Never for a demand, remembered.

@@ -48,6 +48,7 @@ type shortage struct {
 	code                             api.ReasonCode
 	text, need, have, missing, where string
 	lack                             amount // in which dimensions, for finding who holds them
+	last                             bool   // nothing else is short
 }
 
 // findShortage looks at the constraints in a fixed order and names the first that
@@ -88,7 +89,7 @@ func findShortage(o *overlay, d *demand, never bool) shortage {
 		}
 	}
 	if d.perNode > 0 {
-		if s, ok := perNodeShortage(o, d, inPool, never); ok {
+		if s, ok := perNodeShortage(o, d, never); ok {
 			return s
 		}
 	}
@@ -97,10 +98,12 @@ func findShortage(o *overlay, d *demand, never bool) shortage {
 			return s
 		}
 	}
-	if s, ok := totalShortage(o, d, inPool, never); ok {
-		return s
+	s, ok := totalShortage(o, d, inPool, never)
+	if !ok {
+		s = arrangementShortage(o, d, inPool, never)
 	}
-	return arrangementShortage(o, d, inPool, never)
+	s.last = true
+	return s
 }
 
 // shortages is findShortage, and whatever else is short by itself: kinds of bundles that fit
@@ -108,6 +111,9 @@ func findShortage(o *overlay, d *demand, never bool) shortage {
 func shortages(o *overlay, d *demand) []shortage {
 	first := findShortage(o, d, false)
 	out := []shortage{first}
+	if first.last {
+		return out
+	}
 	o = o.as(d)
 	var inPool []int
 	for ni, n := range o.nodes {
@@ -215,6 +221,9 @@ func hasWord(n int) string {
 
 // bundleShortage: bundles of the class fit on no node, not even one of them.
 func bundleShortage(o *overlay, d *demand, c *class, inPool []int, never bool) (shortage, bool) {
+	if o.tallyOf(d, c).total > 0 {
+		return shortage{}, false
+	}
 	var nodes []int
 	for _, ni := range inPool {
 		n := o.nodes[ni]
@@ -314,11 +323,11 @@ func spreadShortage(o *overlay, d *demand, inPool []int, never bool) (shortage, 
 }
 
 // perNodeShortage: so many bundles on each node want that many nodes with room for them.
-func perNodeShortage(o *overlay, d *demand, inPool []int, never bool) (shortage, bool) {
+func perNodeShortage(o *overlay, d *demand, never bool) (shortage, bool) {
 	c := d.classes[0]
 	var room int64
-	for _, ni := range inPool {
-		if n := o.nodes[ni]; hasLabels(n, c) && !d.avoids(n) && n.count(c, d.perNode) >= d.perNode {
+	for _, k := range o.tallyOf(d, c).node {
+		if int64(k) >= d.perNode {
 			room++
 		}
 	}
