@@ -66,7 +66,7 @@ same answer. docs/how-to/simulate.md describes both files.`,
 	l.Uint64Var(&f.seed, "seed", 1, "`N`: of everything that is drawn")
 	l.StringVar(&f.estimates, "estimates", "", "`S`: tell the scheduler how long jobs take: exact, or wrong by e^N(0,S)")
 	l.Float64Var(&f.faster, "faster", 1, "`F`: jobs arrive F times as fast")
-	l.DurationVar(&f.until, "until", 0, "`time`: of the trace, at which to end (default when all jobs are over)")
+	l.DurationVar(&f.until, "until", 0, "`time`: of the trace, at which policy troupe ends (default when all jobs are over)")
 	l.IntVar(&f.first, "first", 0, "`N`: only the first N jobs (default all)")
 	l.BoolVar(&f.skip, "skip-bad", false, "leave out rows that cannot be read, and say how many")
 	l.StringVar(&f.pictures, "pictures", "", "`folder`: draw utilisation and a Gantt chart there")
@@ -98,6 +98,9 @@ func (a *app) simulate(ctx context.Context, f simulateFlags) error {
 		return usage("--speedup is above 1 and at most 2, --doublings 0 to 10, --change not negative")
 	}
 	f.due.Speedup = schedule.Speedup(f.speedup)
+	if f.until > 0 && f.policy != defaultPolicy {
+		return usage("--until goes with --policy %s; %s plays a trace to its end (--first N takes less of it)", defaultPolicy, f.policy)
+	}
 	if names := append([]string{defaultPolicy}, strings.Split(plainNames(), ", ")...); !slices.Contains(names, f.policy) {
 		return usage("--policy %q: one of %s%s", f.policy, strings.Join(names, ", "), didYouMean(f.policy, names))
 	}

@@ -36,6 +36,13 @@ func (a *app) whyCommand() *cobra.Command {
 				return err
 			}
 			a.one(w, w.Target, func() { a.printWhy(c.Context(), w) })
+			switch {
+			case len(whatIf) == 0 || len(w.Alternatives) > 0:
+			case w.Position == 0:
+				a.note("it does not wait, so nothing of it is looked at otherwise")
+			default:
+				a.note("no single constraint of it, if dropped, would let it start sooner")
+			}
 			return nil
 		},
 	}

@@ -44,7 +44,7 @@ func (h *Head) Scale(ctx context.Context, id string, ranks int64, reason string)
 			return api.Job{}, p
 		}
 	}
-	text := fmt.Sprintf("resize to %d ranks", ranks)
+	text := "resize to " + counted(int(ranks), "rank")
 	if reason != "" {
 		text += ": " + reason
 	}

@@ -135,7 +135,7 @@ func Reservation(r *api.Reservation, v *state.View, now time.Time) []api.FieldEr
 		switch at := fmt.Sprintf("/nodes/%d", i); {
 		case len(errs) >= maxErrors:
 		case !known:
-			bad(at, "there is no node %.80q", n)
+			bad(at, "there is no node %.80q%s", n, someOf(v.Nodes()))
 		case seen[id]:
 			bad(at, "node %.80q stands here twice", n)
 		}
@@ -145,6 +145,22 @@ func Reservation(r *api.Reservation, v *state.View, now time.Time) []api.FieldEr
 		bad("/level", noLevel, r.Level)
 	}
 	return errs
+}
+
+// someOf names a few nodes, so that one sees how they are named.
+func someOf(nodes []*state.Node) string {
+	const few = 3
+	var names []string
+	for _, n := range nodes[:min(few, len(nodes))] {
+		names = append(names, n.Info.Name)
+	}
+	switch {
+	case len(nodes) == 0:
+		return "; no node has joined"
+	case len(nodes) > few:
+		names = append(names, fmt.Sprintf("and %d more", len(nodes)-few))
+	}
+	return "; there are " + strings.Join(names, ", ")
 }
 
 const noLevel = "there is no level %.80q; troupe topology get lists them"

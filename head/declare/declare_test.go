@@ -65,7 +65,7 @@ func TestReservation(t *testing.T) {
 		{"no job", `{"tenant":"","job":"x"}`, `/job there is no job "x"`},
 		{"nodes and a count", `{"nodes":["gpu-1"]}`, "/nodes"},
 		{"a node twice", `{"count":0,"nodes":["gpu-1","n"]}`, "/nodes/1"},
-		{"no node", `{"count":0,"nodes":["gpu-2"]}`, `/nodes/0 there is no node "gpu-2"`},
+		{"no node", `{"count":0,"nodes":["gpu-2"]}`, `/nodes/0 there is no node "gpu-2"; there are gpu-1`},
 		{"less than nothing", `{"count":-1}`, "/count"},
 		{"too many", `{"count":100001}`, "/count"},
 		{"no level", `{"level":"row"}`, `/level there is no level "row"`},
