@@ -47,13 +47,14 @@ type figures struct {
 	// The same in other clocks: of the processor in the thread that decides, which collects
 	// garbage for others only as far as it makes some, and on the wall, on which everything
 	// else that the machine does counts.
-	ThreadP50 float64 `json:"threadP50"`
-	ThreadP99 float64 `json:"threadP99"`
-	WallP50   float64 `json:"wallP50"`
-	WallP99   float64 `json:"wallP99"`
-	Mean      float64 `json:"mean"`
-	PlanP50   float64 `json:"planP50"` // ms of one step of planning, between two decisions
-	PlanMost  float64 `json:"planMost"`
+	Thread    []float64 `json:"thread"`
+	ThreadP50 float64   `json:"threadP50"`
+	ThreadP99 float64   `json:"threadP99"`
+	WallP50   float64   `json:"wallP50"`
+	WallP99   float64   `json:"wallP99"`
+	Mean      float64   `json:"mean"`
+	PlanP50   float64   `json:"planP50"` // ms of one step of planning, between two decisions
+	PlanMost  float64   `json:"planMost"`
 }
 
 // spent is the processor time of this process: on a machine that does other things too it
@@ -285,6 +286,7 @@ func fullCluster(path string, nodes, waiting, events int, seed uint64) (figures,
 		plans = append(plans, f.cycleOf(f.plan, "").Seconds()*1000)
 	}
 	out.PlanP50, _, out.PlanMost = spread(plans)
+	out.Thread = thread
 	out.ThreadP50, out.ThreadP99, _ = spread(thread)
 	out.WallP50, out.WallP99, _ = spread(wall)
 	out.Placed = f.placed
