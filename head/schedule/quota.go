@@ -58,6 +58,7 @@ type frame struct {
 
 	mu    sync.Mutex
 	paths map[[2]string]*charging
+	held  map[*Holder][]int64 // see heldBy
 }
 
 // quotas is the tree in one cycle, with what is charged to it: the sum of what groups hold,
@@ -208,14 +209,29 @@ func (q *frame) needs(a amount, uses api.Amounts, bundles int64) []int64 {
 	return out
 }
 
+// heldBy is what a holder has, by number of the thing; it is not to be changed.
 func (q *quotas) heldBy(h *Holder) []int64 {
-	out := q.needs(h.holds(), h.Spec.Uses, int64(len(h.Bundles)))
-	if q.typed {
+	if q.typed { // nodes may tell something else of their devices by now
+		out := q.needs(h.holds(), h.Spec.Uses, int64(len(h.Bundles)))
 		for i := range h.Bundles {
 			b := &h.Bundles[i]
 			q.classify(out, b.Node, b.Devices, b.Share)
 		}
+		return out
 	}
+	q.mu.Lock()
+	out := q.held[h]
+	q.mu.Unlock()
+	if out != nil {
+		return out
+	}
+	out = q.needs(h.holds(), h.Spec.Uses, int64(len(h.Bundles)))
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.held == nil || len(q.held) > 2*len(q.s.Holders)+64 {
+		q.held = map[*Holder][]int64{}
+	}
+	q.held[h] = out
 	return out
 }
 

@@ -39,15 +39,23 @@ func (d *demand) roomOn(n *nodeState) bool {
 func (x *explainer) aheadReason(r *Request, d *demand, turn int) (api.Reason, bool) {
 	to := after(nanos(x.now), r.runs())
 	var ahead []obstacle
+	rooms := make([][]int32, len(d.classes))
+	for ci, c := range d.classes {
+		rooms[ci] = x.free.tallyOf(d, c).node
+	}
+	room := func(ni int) bool {
+		return slices.ContainsFunc(rooms, func(of []int32) bool { return of[ni] > 0 })
+	}
 	for i, e := range x.c.planned {
 		if e.from >= to || x.c.before[i] >= turn {
 			continue
 		}
-		o := obstacle{entry: e}
+		o, last := obstacle{entry: e}, -1
 		for _, sp := range e.spots {
-			if n := x.free.nodes[sp.node]; d.roomOn(n) && (len(o.nodes) == 0 || o.nodes[len(o.nodes)-1] != n.name) {
-				o.nodes = append(o.nodes, n.name)
+			if sp.node != last && room(sp.node) {
+				o.nodes = append(o.nodes, x.free.nodes[sp.node].name)
 			}
+			last = sp.node
 		}
 		if len(o.nodes) > 0 {
 			ahead = append(ahead, o)
@@ -59,9 +67,11 @@ func (x *explainer) aheadReason(r *Request, d *demand, turn int) (api.Reason, bo
 	// They are listed in the order of their turns.
 	slices.SortStableFunc(ahead, func(a, b obstacle) int { return cmp.Compare(a.entry.from, b.entry.from) })
 	var who, said []string
-	for _, o := range ahead {
-		who = append(who, o.entry.who.name)
-		said = append(said, fmt.Sprintf("%s (planned for %s on %s)", o.entry.who.name, stamp(o.entry.from), shortList(o.nodes)))
+	for i, o := range ahead {
+		who, said = append(who, o.entry.who.name), append(said, "")
+		if i < listed { // the others are counted
+			said[i] = fmt.Sprintf("%s (planned for %s on %s)", o.entry.who.name, stamp(o.entry.from), shortList(o.nodes))
+		}
 	}
 	runs := "is expected to run for " + spell(r.runs())
 	if r.assumed() != "its expected end" {

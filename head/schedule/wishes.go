@@ -97,9 +97,7 @@ func levelShortage(o *overlay, d *demand, inPool []int, never bool) (shortage, b
 	if !d.required || level < 0 {
 		return shortage{}, false
 	}
-	anywhere := *d
-	anywhere.level, anywhere.required = "", false
-	if placeAll(o, &anywhere).spots == nil {
+	if !fitsAnywhere(o, d) {
 		return shortage{}, false
 	}
 	s := shortage{code: api.ReasonTopology, lack: d.sum()}
@@ -135,6 +133,16 @@ func levelShortage(o *overlay, d *demand, inPool []int, never bool) (shortage, b
 		s.text += fmt.Sprintf("; %s %s in no %s for want of %s", shortList(lacking), isWord(len(lacking)), d.level, o.topo.labelsTo(level))
 	}
 	return s, true
+}
+
+// fitsAnywhere reports whether a demand fits if it need not be within a level.
+func fitsAnywhere(o *overlay, d *demand) bool {
+	if len(d.classes) == 1 && (d.strategy == api.Pack || d.strategy == api.Spread) {
+		return o.tallyOf(d, d.classes[0]).total >= int64(d.total) // equal bundles fit where they are counted
+	}
+	anywhere := *d
+	anywhere.level, anywhere.required = "", false
+	return placeAll(o, &anywhere).spots != nil
 }
 
 // outsideOf names the nodes that would serve and are in no domain of the level.
