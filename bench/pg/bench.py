@@ -166,7 +166,8 @@ def main() -> int:
                 ):
                     runs.append(ours(args.troupe, client, place / name, load))
                 rates = f"{mine.one[-1].rate:.0f}/s alone, {mine.many[-1].rate:.0f}/s of {CLIENTS}"
-                say(f"  round {i + 1}: {rates}; floors: disk {floors[-1].rate:.0f}/s, HTTP {https[-1].rate:.0f}/s")
+                least = f"disk {floors[-1].rate:.0f}/s, HTTP {https[-1].rate:.0f}/s"
+                say(f"  round {i + 1}: {rates}; floors: {least}")
                 if not interpreter:
                     continue
                 for runs, name, load in (

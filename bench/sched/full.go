@@ -11,6 +11,7 @@ import (
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/unit"
+	"golang.org/x/sys/unix"
 )
 
 // A full cluster: zones of 25 blocks of 5 racks of 8 nodes of 8 devices, nine tenths of
@@ -55,22 +56,24 @@ type figures struct {
 	Mean      float64   `json:"mean"`
 	PlanP50   float64   `json:"planP50"` // ms of one step of planning, between two decisions
 	PlanMost  float64   `json:"planMost"`
+	WhyP50    float64   `json:"whyP50"` // ms of the thread, for the reasons of one group that waits
+	WhyP99    float64   `json:"whyP99"`
 }
 
 // spent is the processor time of this process: on a machine that does other things too it
-// is what one core would have taken.
-func spent() time.Duration { return usedBy(syscall.RUSAGE_SELF) }
+// is what one core would have taken. getrusage, which counts in ticks, is too coarse for that.
+func spent() time.Duration { return usedBy(unix.CLOCK_PROCESS_CPUTIME_ID) }
 
-func usedBy(whom int) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(whom, &u); err != nil {
+// spentHere is that of the thread that asks.
+func spentHere() time.Duration { return usedBy(unix.CLOCK_THREAD_CPUTIME_ID) }
+
+func usedBy(clock int32) time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(clock, &t); err != nil {
 		return 0
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return time.Duration(t.Nano())
 }
-
-// rusageThread is RUSAGE_THREAD of Linux: the thread that asks.
-const rusageThread = 1
 
 type fullState struct {
 	*cluster
@@ -172,15 +175,12 @@ func (f *fullState) wait(spec api.GroupSpec) *schedule.Request {
 // planAge is the head's.
 const planAge = 10 * time.Second
 
-// step is one decision, with the reasons of one group that may wait.
-func (f *fullState) step(of string) time.Duration { return f.cycleOf(f.decide, of) }
+// step is one decision. Reasons are no part of it: they are made when somebody asks.
+func (f *fullState) step() time.Duration { return f.cycleOf(f.decide) }
 
-func (f *fullState) cycleOf(run func(time.Time) []schedule.Decision, of string) time.Duration {
+func (f *fullState) cycleOf(run func(time.Time) []schedule.Decision) time.Duration {
 	began := spent()
 	ds := run(f.now)
-	if of != "" {
-		f.last.Why(of)
-	}
 	took := spent() - began
 	f.took += took
 	gone := map[*schedule.Request]bool{}
@@ -243,14 +243,16 @@ func fullCluster(path string, nodes, waiting, events int, seed uint64) (figures,
 	f := newFull(sizes, nodes, seed)
 	for f.used*100 < f.total*ofGangs {
 		f.now = f.now.Add(time.Second)
-		f.step(f.wait(f.gang()).ID)
+		f.wait(f.gang())
+		f.step()
 	}
 	for tries := nodes; f.used*100 < f.total*full; tries-- {
 		if tries == 0 {
 			return figures{}, fmt.Errorf("the cluster of %d nodes is only %d %% full with jobs of %d devices", nodes, 100*f.used/f.total, odd)
 		}
 		f.now = f.now.Add(time.Second)
-		f.step(f.wait(f.single()).ID)
+		f.wait(f.single())
+		f.step()
 	}
 	out := figures{Full: 100 * float64(f.used) / float64(f.total)}
 	out.RanksPerSecond = float64(f.ranks) / f.took.Seconds()
@@ -258,7 +260,7 @@ func fullCluster(path string, nodes, waiting, events int, seed uint64) (figures,
 		for len(f.s.Pending) < waiting {
 			f.wait(f.gang())
 		}
-		f.step("")
+		f.step()
 	}
 	fits := 0
 	for _, r := range f.s.Pending {
@@ -267,10 +269,10 @@ func fullCluster(path string, nodes, waiting, events int, seed uint64) (figures,
 		}
 	}
 	out.Waiting, out.ByCountAlone = len(f.s.Pending), 100*float64(fits)/float64(len(f.s.Pending))
-	f.step("")
+	f.step()
 	out.IdleTried = f.last.Tried
 	f.placed = 0
-	var plans, thread, wall []float64
+	var plans, thread, wall, whys []float64
 	for i := range events {
 		f.now = f.now.Add(time.Second)
 		of := ""
@@ -279,15 +281,19 @@ func fullCluster(path string, nodes, waiting, events int, seed uint64) (figures,
 		} else {
 			f.end()
 		}
-		began, used := time.Now(), usedBy(rusageThread)
-		out.Decisions = append(out.Decisions, f.step(of).Seconds()*1000)
-		thread = append(thread, (usedBy(rusageThread)-used).Seconds()*1000)
+		began, used := time.Now(), spentHere()
+		out.Decisions = append(out.Decisions, f.step().Seconds()*1000)
+		thread = append(thread, (spentHere()-used).Seconds()*1000)
 		wall = append(wall, time.Since(began).Seconds()*1000)
-		plans = append(plans, f.cycleOf(f.plan, "").Seconds()*1000)
+		if asked := spentHere(); of != "" && f.last.Why(of) != nil {
+			whys = append(whys, (spentHere()-asked).Seconds()*1000)
+		}
+		plans = append(plans, f.cycleOf(f.plan).Seconds()*1000)
 	}
 	out.PlanP50, _, out.PlanMost = spread(plans)
 	out.Thread = thread
 	out.ThreadP50, out.ThreadP99, _ = spread(thread)
+	out.WhyP50, out.WhyP99, _ = spread(whys)
 	out.WallP50, out.WallP99, _ = spread(wall)
 	out.Placed = f.placed
 	out.P50, out.P99, out.Most = spread(out.Decisions)
@@ -304,6 +310,9 @@ func fullCluster(path string, nodes, waiting, events int, seed uint64) (figures,
 
 // spread is the middle, the hundredth from above and the largest of some.
 func spread(list []float64) (p50, p99, most float64) {
+	if len(list) == 0 {
+		return 0, 0, 0
+	}
 	sorted := slices.Sorted(slices.Values(list))
 	return sorted[len(sorted)/2], sorted[len(sorted)*99/100], sorted[len(sorted)-1]
 }
