@@ -14,6 +14,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/tidwall/gjson"
 	"github.com/troupe-runtime/troupe/head/access"
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
@@ -34,7 +35,7 @@ func decode(body []byte, into any) error {
 		return malformed(where(body, json.Unmarshal(body, new(json.RawMessage))))
 	}
 	d := decoder{}
-	d.value(bytes.TrimSpace(body), reflect.ValueOf(into).Elem(), nil)
+	d.value(string(bytes.TrimSpace(body)), reflect.ValueOf(into).Elem(), nil)
 	if len(d.errs) > 0 {
 		return invalid(d.errs)
 	}
@@ -103,8 +104,8 @@ func (d *decoder) fail(at *place, format string, args ...any) {
 }
 
 // value reads raw, which is valid JSON without space around it, into v.
-func (d *decoder) value(raw []byte, v reflect.Value, at *place) {
-	if string(raw) == "null" {
+func (d *decoder) value(raw string, v reflect.Value, at *place) {
+	if raw == "null" {
 		return // as absent
 	}
 	if v.Kind() == reflect.Pointer {
@@ -114,7 +115,7 @@ func (d *decoder) value(raw []byte, v reflect.Value, at *place) {
 	}
 	k := kindOf(v.Type())
 	if k.itself {
-		if err := v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(raw); err != nil { //nolint:forcetypeassert // so its type was found to be
+		if err := v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON([]byte(raw)); err != nil { //nolint:forcetypeassert // so its type was found to be
 			d.fail(at, "%s", err)
 		}
 		return
@@ -135,15 +136,15 @@ func (d *decoder) value(raw []byte, v reflect.Value, at *place) {
 	}
 }
 
-func (d *decoder) object(raw []byte, v reflect.Value, fields map[string]*field, at *place) {
+func (d *decoder) object(raw string, v reflect.Value, fields map[string]*field, at *place) {
 	if raw[0] != '{' {
 		d.fail(at, "must be an object, not %s", describe(raw))
 		return
 	}
 	given := make([]bool, len(fields))
-	for p := inside(raw); !p.done(); {
-		name, value := p.member()
-		f, ok := fields[string(name)]
+	gjson.Parse(raw).ForEach(func(key, member gjson.Result) bool {
+		name, value := unquote(key.Raw), member.Raw
+		f, ok := fields[name]
 		here := place{in: at}
 		if ok {
 			here.name = f.name
@@ -151,7 +152,7 @@ func (d *decoder) object(raw []byte, v reflect.Value, fields map[string]*field, 
 		switch {
 		case !ok:
 			if !d.full() {
-				here.name = string(name)
+				here.name = name
 				d.fail(&here, "is no field here%s", suggestion(here.name, slices.Collect(maps.Keys(fields))))
 			}
 		case given[f.number]:
@@ -159,59 +160,61 @@ func (d *decoder) object(raw []byte, v reflect.Value, fields map[string]*field, 
 		default:
 			given[f.number] = true
 			is, before := v.FieldByIndex(f.Index), len(d.errs)
-			if d.value(value, is, &here); string(value) == "null" || len(d.errs) > before {
-				continue
+			if d.value(value, is, &here); value == "null" || len(d.errs) > before {
+				break
 			}
 			if why := api.ZeroRefused(f.StructField, is); why != "" {
 				d.fail(&here, "%s", why)
 			}
 		}
-	}
+		return true
+	})
 }
 
-func (d *decoder) mapping(raw []byte, v reflect.Value, at *place) {
+func (d *decoder) mapping(raw string, v reflect.Value, at *place) {
 	if raw[0] != '{' {
 		d.fail(at, "must be an object, not %s", describe(raw))
 		return
 	}
 	v.Set(reflect.MakeMap(v.Type()))
-	for p := inside(raw); !p.done(); {
-		name, value := p.member()
-		here := place{in: at, name: string(name)}
+	gjson.Parse(raw).ForEach(func(name, value gjson.Result) bool {
+		here := place{in: at, name: unquote(name.Raw)}
 		key := reflect.ValueOf(here.name).Convert(v.Type().Key())
 		if v.MapIndex(key).IsValid() {
 			d.fail(&here, "is given twice")
-			continue
+			return true
 		}
 		item := reflect.New(v.Type().Elem()).Elem()
-		d.value(value, item, &here)
+		d.value(value.Raw, item, &here)
 		v.SetMapIndex(key, item)
-	}
+		return true
+	})
 }
 
-func (d *decoder) list(raw []byte, v reflect.Value, at *place) {
+func (d *decoder) list(raw string, v reflect.Value, at *place) {
 	if raw[0] != '[' {
 		d.fail(at, "must be a list, not %s", describe(raw))
 		return
 	}
+	items := gjson.Parse(raw)
 	n := 0
-	for p := inside(raw); !p.done(); n++ {
-		p.value()
-	}
+	items.ForEach(func(_, _ gjson.Result) bool { n++; return true })
 	v.Set(reflect.MakeSlice(v.Type(), n, n))
-	p := inside(raw)
-	for i := range n {
+	i := 0
+	items.ForEach(func(_, item gjson.Result) bool {
 		here := place{in: at, number: i, listed: true}
-		d.value(p.value(), v.Index(i), &here)
-	}
+		d.value(item.Raw, v.Index(i), &here)
+		i++
+		return true
+	})
 }
 
-func (d *decoder) plain(raw []byte, v reflect.Value, k *kind, at *place) {
+func (d *decoder) plain(raw string, v reflect.Value, k *kind, at *place) {
 	if v.Kind() == reflect.String && !k.text && raw[0] == '"' {
-		v.SetString(string(unquote(raw)))
+		v.SetString(strings.Clone(unquote(raw)))
 		return
 	}
-	if json.Unmarshal(raw, v.Addr().Interface()) == nil {
+	if json.Unmarshal([]byte(raw), v.Addr().Interface()) == nil {
 		return
 	}
 	want := "another kind of value"
@@ -231,7 +234,7 @@ func (d *decoder) plain(raw []byte, v reflect.Value, k *kind, at *place) {
 }
 
 // describe says what a JSON value is, for people.
-func describe(raw []byte) string {
+func describe(raw string) string {
 	if len(raw) == 0 {
 		return "nothing"
 	}
@@ -243,12 +246,12 @@ func describe(raw []byte) string {
 	case '"':
 		return "text"
 	case 't', 'f':
-		return string(raw)
+		return raw
 	}
 	if len(raw) > 40 {
-		return string(raw[:40]) + "…"
+		return raw[:40] + "…"
 	}
-	return string(raw)
+	return raw
 }
 
 var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
