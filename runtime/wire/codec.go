@@ -44,19 +44,20 @@ func MarshalMax(v any, limit int) ([]byte, error) {
 	if err := checkType(t); err != nil {
 		return nil, err
 	}
-	buf, _ := scratch.Get().(*[]byte)
-	defer scratch.Put(buf)
-	out, err := appendValue((*buf)[:0], shapeOf(reflect.TypeOf(v)), reflect.ValueOf(v))
-	if err != nil {
+	var buf bytes.Buffer
+	enc := msgpack.GetEncoder()
+	defer msgpack.PutEncoder(enc)
+	enc.Reset(&buf)
+	enc.SetCustomStructTag("json")
+	enc.SetSortMapKeys(true)
+	enc.UseCompactInts(true)
+	if err := enc.Encode(v); err != nil {
 		return nil, fmt.Errorf("wire: encode %s: %w", t, err)
 	}
-	if cap(out) <= maxScratch {
-		*buf = out
-	}
-	if err := scan(out, t, limit); err != nil {
+	if err := scan(buf.Bytes(), t, limit); err != nil {
 		return nil, fmt.Errorf("wire: encode %s: %w", t, err)
 	}
-	return bytes.Clone(out), nil
+	return buf.Bytes(), nil
 }
 
 // Unmarshal decodes b, at most MaxSize bytes, into v, which must point to a zero

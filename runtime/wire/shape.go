@@ -4,7 +4,6 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,18 +19,8 @@ type shape struct {
 	elem   *shape         // of a slice, array, map or pointer
 	fields map[string]int // of a struct: name to index in kinds
 	kinds  []*shape
-	list   []member // as kinds, for the encoder
-	leaf   bool     // decodes itself (time.Time); costs its size only
-	zeroes bool     // says itself whether it is empty
+	leaf   bool // decodes itself (time.Time); costs its size only
 	err    error
-}
-
-// member is one field of a struct.
-type member struct {
-	name  []byte // encoded
-	index []int
-	omit  bool // when it is empty
-	*shape
 }
 
 var (
@@ -40,7 +29,6 @@ var (
 	timeTyp = reflect.TypeFor[time.Time]()
 	strMap  = reflect.TypeFor[map[string]string]()
 	boolMap = reflect.TypeFor[map[string]bool]()
-	zeroer  = reflect.TypeFor[interface{ IsZero() bool }]()
 	// The library prefers these over the fields of a type; the scan would then
 	// check another shape than the one which is decoded.
 	custom = []reflect.Type{
@@ -77,7 +65,7 @@ func buildShape(t reflect.Type, building map[reflect.Type]*shape) *shape {
 	if s := building[t]; s != nil {
 		return s
 	}
-	s := &shape{typ: t, kind: t.Kind(), zeroes: t.Implements(zeroer)}
+	s := &shape{typ: t, kind: t.Kind()}
 	building[t] = s
 	switch {
 	case t == timeTyp:
@@ -101,26 +89,24 @@ func buildShape(t reflect.Type, building map[reflect.Type]*shape) *shape {
 		s.elem = buildShape(t.Elem(), building)
 	case reflect.Struct:
 		s.fields = map[string]int{}
-		s.addFields(t, nil, building)
+		s.addFields(t, building)
 	}
 	return s
 }
 
-// addFields enters the fields of t, which stands at a place of the struct, under the names
-// that the codec gives them.
-func (s *shape) addFields(t reflect.Type, at []int, building map[reflect.Type]*shape) {
+// addFields enters the fields of t under the names that the codec gives them.
+func (s *shape) addFields(t reflect.Type, building map[reflect.Type]*shape) {
 	for f := range t.Fields() {
 		if _, own := f.Tag.Lookup("msgpack"); own {
 			s.err = fmt.Errorf("%w: field %s of %s has a msgpack tag; names come from json tags", ErrType, f.Name, t)
 			return
 		}
-		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		place := append(slices.Clone(at), f.Index...)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if name == "-" || !f.IsExported() && !f.Anonymous {
 			continue
 		}
 		if f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct && f.Type != timeTyp {
-			s.addFields(f.Type, place, building)
+			s.addFields(f.Type, building)
 			continue
 		}
 		if f.Anonymous && f.Type.Kind() == reflect.Pointer {
@@ -135,9 +121,6 @@ func (s *shape) addFields(t reflect.Type, at []int, building map[reflect.Type]*s
 			return
 		}
 		s.fields[name] = len(s.kinds)
-		is := buildShape(f.Type, building)
-		s.kinds = append(s.kinds, is)
-		omit := slices.Contains(strings.Split(options, ","), "omitempty")
-		s.list = append(s.list, member{appendText(nil, name), place, omit, is})
+		s.kinds = append(s.kinds, buildShape(f.Type, building))
 	}
 }
