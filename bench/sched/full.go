@@ -8,10 +8,11 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/troupe-runtime/troupe/head/schedule"
 	"github.com/troupe-runtime/troupe/runtime/api"
 	"github.com/troupe-runtime/troupe/runtime/unit"
-	"golang.org/x/sys/unix"
 )
 
 // A full cluster: zones of 25 blocks of 5 racks of 8 nodes of 8 devices, nine tenths of

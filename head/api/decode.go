@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
+
 	"github.com/troupe-runtime/troupe/head/access"
 	"github.com/troupe-runtime/troupe/runtime/api"
 )
