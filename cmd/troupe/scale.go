@@ -168,8 +168,8 @@ func (a *app) jobScale() *cobra.Command {
 	return c
 }
 
-// scaled follows a resize until the job runs with its new size, ended, or goes on with the
-// old one.
+// scaled follows a resize until the job runs with its new size, or waits for its start with
+// it, ended, or goes on with the old one.
 func (a *app) scaled(ctx context.Context, cl *troupe.Client, j api.Job, ranks int64) (api.Job, error) {
 	said := ""
 	for {
@@ -177,7 +177,8 @@ func (a *app) scaled(ctx context.Context, cl *troupe.Client, j api.Job, ranks in
 			said = text
 			a.note("job %s: %s", j.ID, text)
 		}
-		if j.State.Terminal() || j.State == api.Running && conditionText(j, "Draining") == "" {
+		waits := j.State == api.Queued || j.State == api.Held || j.State == api.Suspended
+		if over := conditionText(j, "Draining") == ""; j.State.Terminal() || over && (j.State == api.Running || waits && j.Spec.Ranks == ranks) {
 			return j, nil
 		}
 		var err error

@@ -84,7 +84,7 @@ func drainJob(t *tx, c DrainJob) any {
 		return refuse("conflict", "job "+j.ID+" is being stopped")
 	case c.Drain.Kind == DrainSuspend && (j.Spec.PlacementGroup != "" || j.Spec.Hosts != nil):
 		return refuse("conflict", "only a job that holds its own placement group can be suspended")
-	case c.Drain.Kind != DrainStop && (j.State == api.Held || j.State == api.Suspended):
+	case c.Drain.Kind != DrainStop && c.Drain.Kind != DrainResize && (j.State == api.Held || j.State == api.Suspended):
 		return refuse("conflict", "job "+j.ID+" is "+string(j.State)+" and runs nothing")
 	case c.Drain.Kind == DrainResize && (c.Drain.Ranks < 1 || j.Spec.PlacementGroup != "" || j.Spec.Hosts != nil):
 		return refuse("invalid", "a resize needs a number of ranks, and a job that holds its own placement group")
@@ -92,6 +92,10 @@ func drainJob(t *tx, c DrainJob) any {
 		return refuse("invalid", fmt.Sprintf("%d ranks are not a multiple of the %d that %s has on each node", c.Drain.Ranks, j.Spec.RanksPerNode, j.ID))
 	case c.Drain.Kind == DrainResize && j.Spec.Sizes.Any() && !j.Spec.Sizes.Allows(c.Drain.Ranks, j.Spec.Ranks):
 		return refuse("invalid", fmt.Sprintf("%d ranks are not an allowed size of %s", c.Drain.Ranks, j.ID))
+	}
+	if g := t.Group(j.Group); c.Drain.Kind == DrainResize && j.waits(g) {
+		t.sizeWaiting(j, g, &c.Drain)
+		return nil
 	}
 	d := c.Drain
 	d.Since, d.Ordered, d.Generation = t.now, "", 0

@@ -75,6 +75,27 @@ func (w *world) propose(id string) {
 
 // TestResize: bundles that stay keep their holds and the order of the ranks, what goes is
 // charged until it is proven gone, and nothing changes when the new size does not fit.
+// What waits, or is parked, has another size at once: there is nobody to agree with.
+func TestResizeOfWhatWaits(t *testing.T) {
+	for name, park := range map[string]func(m *machine){
+		"queued": func(*machine) {},
+		"held":   func(m *machine) { m.ok(KindParkJob, ParkJob{Job: "a", State: api.Held}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			m.submit("a", 3)
+			park(m)
+			before := m.s.View().Group("pg-a").Expect
+			m.ok(KindDrainJob, DrainJob{Job: "a", Drain: Drain{Kind: DrainResize, Ranks: 2, Reason: "as asked"}})
+			v := m.s.View()
+			g, j := v.Group("pg-a"), v.Job("a")
+			if len(g.Spec.Bundles) != 2 || j.Spec.Ranks != 2 || j.Drain != nil || g.State != api.GroupPending || g.Expect <= before {
+				t.Fatalf("%+v of %+v, %+v, expected %d, before %d", g.Spec, j.Spec.Ranks, j.Drain, g.Expect, before)
+			}
+		})
+	}
+}
+
 func TestResize(t *testing.T) {
 	m := newMachine(t)
 	for _, n := range []string{"n1", "n2", "n3"} {

@@ -63,6 +63,9 @@ func TestDropClaim(t *testing.T) {
 	for name, end := range map[string]func(m *machine){
 		"dropped": func(m *machine) { m.ok(KindDropClaim, DropClaim{Group: "pg-high", Why: "no need"}) },
 		"removed": func(m *machine) { m.ok(KindStopJob, StopJob{Job: "high"}) },
+		"of another size": func(m *machine) {
+			m.ok(KindDrainJob, DrainJob{Job: "high", Drain: Drain{Kind: DrainResize, Ranks: 8}})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t)

@@ -84,6 +84,26 @@ func resizeGroup(t *tx, c ResizeGroup) any {
 	return nil
 }
 
+// waits: the job runs nothing, and neither does its group hold anything.
+func (j *Job) waits(g *Group) bool {
+	return g != nil && g.Job == j.ID && g.State == api.GroupPending && len(g.Spec.Bundles) > 0 && (j.Last() == nil || j.Last().Ended != 0)
+}
+
+// sizeWaiting lets what waits ask for another size at once: there is nothing to save and
+// nobody to agree with. What was claimed or kept for the old size is let go.
+func (t *tx) sizeWaiting(j *Job, g *Group, d *Drain) {
+	gw, old := *g, j.Spec.Ranks
+	t.unclaim(&gw, "job "+j.ID+" asks for "+plural(d.Ranks, "rank")+" by now")
+	gw.Former, gw.FormerUntil, gw.Index = nil, 0, t.index
+	gw.Spec.Bundles = slices.Repeat(g.Spec.Bundles[:1], int(d.Ranks))
+	t.put(tGroup, &gw)
+	t.expectSized(&gw, old, d.Ranks)
+	w := *j
+	w.Spec.Ranks, w.Drain, w.Index = d.Ranks, nil, t.index
+	t.put(tJob, &w)
+	t.event("job-resized", "job/"+j.ID, "%d to %s, before it starts: %s", old, plural(d.Ranks, "rank"), d.Reason)
+}
+
 // allows: a size is allowed by the spec, or asked for by whoever resizes a job whose spec
 // names none.
 func (j *Job) allows(n int64) bool {
