@@ -93,7 +93,7 @@ def full(program: Path, data: Path, nodes: int, args: argparse.Namespace) -> lis
             reach=Reach("<=", 20),
         ),
         Row(
-            row="the same with the collector" + name,
+            row="decision p99 with the collector" + name,
             unit="ms",
             ours=got["p99"],
             ours_runs=got["decisions"],
