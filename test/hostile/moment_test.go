@@ -150,7 +150,7 @@ func TestKillMoments(t *testing.T) {
 				t.Errorf("%s", out)
 			}
 			// During a restart.
-			id = c.submit(with(chain(fmt.Sprintf("restart-%d", i), "--steps", "40", "--step-time", "0.01"), "restart", map[string]any{"infrastructure": 50}))
+			id = c.submit(with(chain(fmt.Sprintf("restart-%d", i), "--steps", "200", "--step-time", "0.01"), "restart", map[string]any{"infrastructure": 50}))
 			c.await("a step is committed", func() (string, bool) {
 				j = c.job(id)
 				return c.tell(id), j.Committed != nil
