@@ -77,18 +77,7 @@ func (g *grounds) servers(d *demand) [][]bool {
 	defer g.mu.Unlock()
 	out := make([][]bool, len(d.classes))
 	for i, c := range d.classes {
-		known := g.holds[c.key]
-		if known == nil {
-			if len(g.holds) >= mostHolds {
-				clear(g.holds)
-			}
-			known = make([]bool, len(g.empty.nodes))
-			for ni, n := range g.empty.nodes {
-				known[ni] = c.inPool(n) && hasLabels(n, c) && n.count(c, 1) > 0
-			}
-			g.holds[c.key] = known
-		}
-		out[i] = known
+		out[i] = byNode(g, g.holds, c, func(n *nodeState) bool { return c.inPool(n) && hasLabels(n, c) && n.count(c, 1) > 0 })
 	}
 	return out
 }
@@ -97,16 +86,21 @@ func (g *grounds) servers(d *demand) [][]bool {
 func (g *grounds) rooms(c *class) []int32 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	known := g.room[c.key]
+	return byNode(g, g.room, c, c.room)
+}
+
+// byNode is what is remembered of the empty nodes for a class, or is found by looking at each.
+func byNode[T any](g *grounds, remembered map[string][]T, c *class, find func(*nodeState) T) []T {
+	known := remembered[c.key]
 	if known == nil {
-		if len(g.room) >= mostHolds {
-			clear(g.room)
+		if len(remembered) >= mostHolds {
+			clear(remembered)
 		}
-		known = make([]int32, len(g.empty.nodes))
+		known = make([]T, len(g.empty.nodes))
 		for ni, n := range g.empty.nodes {
-			known[ni] = c.room(n)
+			known[ni] = find(n)
 		}
-		g.room[c.key] = known
+		remembered[c.key] = known
 	}
 	return known
 }

@@ -60,12 +60,7 @@ func findShortage(o *overlay, d *demand, never bool) shortage {
 	}
 	all := o
 	o = o.as(d)
-	var inPool []int
-	for ni := range o.nodes {
-		if n := o.nodes[ni]; n.ready && d.inPool(n) {
-			inPool = append(inPool, ni)
-		}
-	}
+	inPool := d.readyInPool(o)
 	if len(inPool) == 0 {
 		return d.noPool(o)
 	}
@@ -115,12 +110,7 @@ func shortages(o *overlay, d *demand) []shortage {
 		return out
 	}
 	o = o.as(d)
-	var inPool []int
-	for ni, n := range o.nodes {
-		if n.ready && d.inPool(n) {
-			inPool = append(inPool, ni)
-		}
-	}
+	inPool := d.readyInPool(o)
 	if len(inPool) == 0 || d.level != "" && o.topo.level(d.level) < 0 {
 		return out
 	}
@@ -141,6 +131,17 @@ func shortages(o *overlay, d *demand) []shortage {
 		add(bundleShortage(o, d, c, inPool, false))
 	}
 	add(totalShortage(o, d, inPool, false))
+	return out
+}
+
+// readyInPool lists the ready nodes of the demand's pool.
+func (d *demand) readyInPool(o *overlay) []int {
+	var out []int
+	for ni, n := range o.nodes {
+		if n.ready && d.inPool(n) {
+			out = append(out, ni)
+		}
+	}
 	return out
 }
 
